@@ -1,0 +1,230 @@
+//! The closed set of operations.
+
+use crate::dtype::{DType, Device, Scalar};
+use crate::expr::Expr;
+use crate::pointwise::PwOp;
+use serde::{Deserialize, Serialize};
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ReduceOp {
+    /// Sum; 0 when empty.
+    Sum,
+    /// Product; 1 when empty.
+    Prod,
+    /// Largest element; NaN if any is NaN. Importers refuse empty ones.
+    Max,
+    /// Smallest element; NaN if any is NaN.
+    Min,
+    /// Index (i64, row-major over the reduced dims) of the first largest element; a NaN is largest.
+    ArgMax,
+    /// Index of the first smallest element; a NaN is smallest.
+    ArgMin,
+    /// Logical or of bools; false when empty.
+    Any,
+    /// Logical and of bools; true when empty.
+    All,
+}
+
+impl ReduceOp {
+    /// Name in `.lj` text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "amax",
+            ReduceOp::Min => "amin",
+            ReduceOp::ArgMax => "argmax",
+            ReduceOp::ArgMin => "argmin",
+            ReduceOp::Any => "any",
+            ReduceOp::All => "all",
+        }
+    }
+    /// All of them.
+    pub const ALL: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Max,
+        ReduceOp::Min,
+        ReduceOp::ArgMax,
+        ReduceOp::ArgMin,
+        ReduceOp::Any,
+        ReduceOp::All,
+    ];
+    /// Whether the result is an index.
+    pub fn is_arg(self) -> bool {
+        matches!(self, ReduceOp::ArgMax | ReduceOp::ArgMin)
+    }
+}
+
+/// A change of shape that moves no data: an affine map from output to input indices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum View {
+    /// Output dim `i` is input dim `perm[i]`.
+    Permute(Vec<usize>),
+    /// Row-major reshape to the output type's shape (also adds and drops dims of extent 1).
+    Reshape,
+    /// Broadcast to the output type's shape; dims align at the right, input extents of 1 repeat.
+    Expand,
+    /// `x[..., start:, ...]` with a step along `dim`; the length is the output's extent.
+    Slice {
+        /// The dim.
+        dim: usize,
+        /// First index, non-negative.
+        start: Expr,
+        /// Distance between picked indices, positive.
+        step: i64,
+    },
+    /// `x.select(dim, index)`: drops `dim`.
+    Select {
+        /// The dim.
+        dim: usize,
+        /// The index, non-negative.
+        index: Expr,
+    },
+    /// Reverses the dims (not a torch view; the result is a new tensor).
+    Flip(Vec<usize>),
+}
+
+impl View {
+    /// Whether torch's result of the corresponding operator shares its input's storage.
+    pub fn aliases(&self) -> bool {
+        !matches!(self, View::Flip(_))
+    }
+}
+
+/// An argument of an operator that ATen runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Arg {
+    /// `inputs[i]` of the node: a tensor.
+    Input(usize),
+    /// `None`.
+    None,
+    /// A bool.
+    Bool(bool),
+    /// An integer, possibly symbolic.
+    Int(Expr),
+    /// The bits of an `f64`.
+    Float(u64),
+    /// A string.
+    Str(String),
+    /// A dtype.
+    DType(DType),
+    /// A device.
+    Device(Device),
+    /// `torch.layout` by name, such as `strided`.
+    Layout(String),
+    /// `torch.memory_format` by name, such as `contiguous_format`.
+    MemoryFormat(String),
+    /// A list or tuple.
+    List(Vec<Arg>),
+    /// A Python object only the callback can pass on (a generator, a sub-graph, a process group);
+    /// an index into the table of constants that came with the FX graph.
+    Object(usize),
+}
+
+/// A call of an operator that we do not lower: ATen runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ExternCall {
+    /// The overload as torch prints it, such as `aten.convolution.default`.
+    pub target: String,
+    /// Positional arguments.
+    pub args: Vec<Arg>,
+    /// Keyword arguments, in the order they were given.
+    pub kwargs: Vec<(String, Arg)>,
+    /// Why we do not lower it (a constant sentence, shown by `explain`).
+    pub reason: String,
+    /// Whether it has effects (random numbers, collectives, host calls) and must keep its place
+    /// among the other effectful calls and must not be removed or merged.
+    pub effect: bool,
+}
+
+/// An operation. Shapes, strides and dtypes of results are in the value types.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Op {
+    /// Graph input `index`.
+    Input {
+        /// Position among the graph's inputs.
+        index: usize,
+    },
+    /// Elementwise. Inputs broadcast as in numpy: dims align at the right and an extent that is
+    /// literally 1 repeats. All inputs have one dtype except where [`PwOp`] says otherwise.
+    Pointwise(PwOp),
+    /// Conversion to the output's dtype, as `Tensor.to` does it.
+    Convert,
+    /// A new tensor equal to the input (`clone`, `contiguous`): distinct storage when it is a graph
+    /// output, free otherwise.
+    Copy,
+    /// Reduces `dims` (sorted, non-empty unless the input is 0-d) and drops them.
+    Reduce {
+        /// How.
+        op: ReduceOp,
+        /// Which dims.
+        dims: Vec<usize>,
+    },
+    /// A view of the only input.
+    View(View),
+    /// A constant tensor; no inputs.
+    Full(Scalar),
+    /// A 0-d tensor holding a symbolic integer converted to the dtype; no inputs.
+    FullSym(Expr),
+    /// 1-d `start + step × i` in the output's (integer) dtype; no inputs.
+    Iota {
+        /// First element.
+        start: Expr,
+        /// Difference of neighbours.
+        step: Expr,
+    },
+    /// Advanced indexing: inputs are `x` and one i64 index tensor per entry of `dims` (broadcast
+    /// together to `index shape`). The indexed dims of `x` are replaced by the index shape, which
+    /// stands at position `at` of the output. Negative indices count from the end; out of range
+    /// raises `IndexError`.
+    Index {
+        /// Indexed dims of `x`, sorted.
+        dims: Vec<usize>,
+        /// Where the index dims stand in the output.
+        at: usize,
+    },
+    /// `torch.gather(x, dim, index)`: inputs are `x` and an i64 index of the output's shape.
+    /// Out of range (negative too) raises.
+    Gather {
+        /// The indexed dim.
+        dim: usize,
+    },
+    /// Adds rows: inputs are `grad` `[*index shape, D]` and an i64 `index`; the output `[N, D]` has
+    /// `out[index[i]] += grad[i]` in ascending order of `i`, zero elsewhere; rows of `padding_idx`
+    /// stay zero (−1: none). The backward of an embedding.
+    EmbeddingGrad {
+        /// Row that receives no gradient, or −1.
+        padding_idx: i64,
+    },
+    /// Concatenation along `dim`; at least one input.
+    Cat {
+        /// The dim.
+        dim: usize,
+    },
+    /// Constant padding. Per dim of the input, elements added before and after; negative crops.
+    Pad {
+        /// Added before, per dim.
+        low: Vec<Expr>,
+        /// Added after, per dim.
+        high: Vec<Expr>,
+        /// The constant.
+        value: Scalar,
+    },
+    /// `a @ b` for 2-d (`[m,k] @ [k,n]`) or, batched, 3-d operands with equal batch; with `bias` a
+    /// third input is added that broadcasts to the result (`addmm`/`baddbmm` with alpha = beta = 1).
+    Matmul {
+        /// Whether a third input is added.
+        bias: bool,
+    },
+    /// A call of an operator of ATen (or of a custom library).
+    Extern(ExternCall),
+}
+
+impl Op {
+    /// Whether the node must not be removed, merged or reordered among its kind.
+    pub fn has_effect(&self) -> bool {
+        matches!(self, Op::Extern(c) if c.effect)
+    }
+}

@@ -517,7 +517,7 @@ impl fmt::Debug for Expr {
 impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Atom::Sym(s) => write!(f, "{s}"),
+            Atom::Sym(s) => crate::text::Symbol(s.name()).fmt(f),
             Atom::FloorDiv(a, b) => write!(f, "floordiv({a}, {b})"),
             Atom::Mod(a, b) => write!(f, "mod({a}, {b})"),
             Atom::Min(a, b) => write!(f, "min({a}, {b})"),

@@ -1,0 +1,130 @@
+//! Symbolic sizes: `SymInt.node.expr`, a sympy tree, becomes an [`Expr`] structurally.
+
+use crate::torch::{is, torch};
+use lj_ir::{Expr, Sym, SymInfo};
+use pyo3::exceptions::PyNotImplementedError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyTuple};
+use std::collections::BTreeMap;
+
+/// Converts sympy trees and collects what is known of their symbols.
+pub struct Symbols<'py> {
+    /// sympy tree → index into `exprs`.
+    memo: Bound<'py, PyDict>,
+    exprs: Vec<Expr>,
+    /// Symbols met so far.
+    pub syms: BTreeMap<Sym, SymInfo>,
+}
+
+impl<'py> Symbols<'py> {
+    /// Nothing converted yet.
+    pub fn new(py: Python<'py>) -> Symbols<'py> {
+        Symbols { memo: PyDict::new(py), exprs: vec![], syms: BTreeMap::new() }
+    }
+
+    /// A Python int or SymInt.
+    pub fn int(&mut self, x: &Bound<'py, PyAny>) -> PyResult<Expr> {
+        if x.is_exact_instance_of::<PyInt>() {
+            return Ok(Expr::int(x.extract()?));
+        }
+        let py = x.py();
+        if !is(x, &torch(py)?.sym_int) {
+            return Ok(Expr::int(x.extract()?));
+        }
+        let node = x.getattr(intern!(py, "node"))?;
+        let tree = node.getattr(intern!(py, "expr"))?;
+        let env = node.getattr(intern!(py, "shape_env"))?;
+        self.tree(&tree, &env)
+    }
+
+    fn tree(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
+        if let Some(i) = self.memo.get_item(tree)? {
+            return Ok(self.exprs[i.extract::<usize>()?].clone());
+        }
+        let out = self.convert(tree, env)?;
+        self.memo.set_item(tree, self.exprs.len())?;
+        self.exprs.push(out.clone());
+        Ok(out)
+    }
+
+    fn convert(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
+        let py = tree.py();
+        let unsupported = || {
+            let text = tree.str().map_or_else(|_| "?".into(), |s| s.to_string());
+            PyNotImplementedError::new_err(format!("symbolic size {text} has a form the IR does not have"))
+        };
+        if tree.getattr(intern!(py, "is_Integer"))?.is_truthy()? {
+            return Ok(Expr::int(tree.call_method0(intern!(py, "__int__"))?.extract()?));
+        }
+        if tree.getattr(intern!(py, "is_Symbol"))?.is_truthy()? {
+            return self.symbol(tree, env);
+        }
+        let class = tree.get_type().name()?.to_string();
+        let mut args = vec![];
+        for a in tree.getattr(intern!(py, "args"))?.cast::<PyTuple>()?.iter() {
+            args.push(self.tree(&a, env)?);
+        }
+        let fold = |f: fn(&Expr, &Expr) -> Expr| {
+            let mut it = args.iter();
+            it.next().map(|first| it.fold(first.clone(), |a, b| f(&a, b)))
+        };
+        match (class.as_str(), args.as_slice()) {
+            ("Add", _) => fold(|a, b| a + b),
+            ("Mul", _) => fold(|a, b| a * b),
+            ("Max", _) => fold(Expr::maximum),
+            ("Min", _) => fold(Expr::minimum),
+            ("Pow" | "PowByNatural", [base, exponent]) => match exponent.as_int() {
+                Some(n @ 0..=64) => Some((0..n).fold(Expr::ONE, |acc, _| &acc * base)),
+                _ => None,
+            },
+            ("FloorDiv" | "CleanDiv" | "IntTrueDiv", [a, b]) => match class.as_str() {
+                // A true division is an integer only where it is exact.
+                "IntTrueDiv" => a.div_exact(b),
+                _ => Some(a.floordiv(b)),
+            },
+            // sympy's `Mod` is only used where the dividend is non-negative: the two agree.
+            ("Mod" | "PythonMod", [a, b]) => Some(a.modulo(b)),
+            ("ModularIndexing", [a, d, m]) => Some(a.floordiv(d).modulo(m)),
+            ("Identity", [a]) => Some(a.clone()),
+            _ => None,
+        }
+        .ok_or_else(unsupported)
+    }
+
+    fn symbol(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
+        let py = tree.py();
+        let name: String = tree.getattr(intern!(py, "name"))?.extract()?;
+        let sym = Sym::new(&name);
+        if !self.syms.contains_key(&sym) {
+            let info = info(tree, env)?;
+            self.syms.insert(sym, info);
+        }
+        Ok(Expr::sym(&name))
+    }
+}
+
+/// Range and hint of a symbol.
+fn info(symbol: &Bound<'_, PyAny>, env: &Bound<'_, PyAny>) -> PyResult<SymInfo> {
+    let py = symbol.py();
+    let as_int = |x: &Bound<'_, PyAny>| -> Option<i64> {
+        // Infinities (`sympy.oo`, `int_oo`) do not convert.
+        if !x.getattr(intern!(py, "is_Integer")).ok()?.is_truthy().ok()? {
+            return None;
+        }
+        x.call_method0(intern!(py, "__int__")).ok()?.extract().ok()
+    };
+    let (mut min, mut max) = (i64::MIN, i64::MAX);
+    let ranges = env.getattr(intern!(py, "var_to_range"))?;
+    if let Ok(range) = ranges.get_item(symbol) {
+        min = as_int(&range.getattr(intern!(py, "lower"))?).unwrap_or(min);
+        max = as_int(&range.getattr(intern!(py, "upper"))?).unwrap_or(max);
+    }
+    // Renamed after torch 2.8; the old name warns where the new one exists.
+    let hints = match env.getattr_opt(intern!(py, "backed_var_to_val"))? {
+        Some(h) => h,
+        None => env.getattr(intern!(py, "var_to_val"))?,
+    };
+    let hint = hints.get_item(symbol).ok().and_then(|v| as_int(&v));
+    Ok(SymInfo { min, max, hint })
+}

@@ -1,0 +1,322 @@
+//! Reads a `torch.fx.GraphModule` into plain data ([`FxGraph`]) and keeps the Python objects that
+//! plain data cannot hold.
+
+use crate::sympy::Symbols;
+use crate::torch::{self, Torch, is, is_exactly, torch};
+use lj_import::fx::{FxArg, FxGraph, FxKind, FxMeta, FxNode};
+use lj_ir::TensorType;
+use pyo3::exceptions::PyNotImplementedError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use std::collections::{BTreeMap, HashMap};
+
+/// What the walk found.
+pub struct Walked {
+    /// The graph as data.
+    pub graph: FxGraph,
+    /// What `FxArg::Object(i)` stands for.
+    pub objects: Vec<Py<PyAny>>,
+    /// Tensor attributes of the module, to be passed after the placeholders.
+    pub constants: Vec<Py<PyAny>>,
+    /// Callable of every call target, by name.
+    pub targets: BTreeMap<String, Py<PyAny>>,
+}
+
+/// A target's name and whether its calls must keep their place.
+#[derive(Clone)]
+struct Target {
+    name: String,
+    effect: bool,
+}
+
+struct Walk<'py> {
+    py: Python<'py>,
+    torch: &'static Torch,
+    symbols: Symbols<'py>,
+    /// FX node (by address) → how an argument refers to it.
+    refs: HashMap<usize, FxArg>,
+    known_targets: HashMap<usize, Target>,
+    out: Walked,
+}
+
+/// Namespaces whose operators talk to other processes or to the profiler.
+const EFFECTFUL_NAMESPACES: [&str; 6] =
+    ["c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "profiler", "dc"];
+
+/// Walks `gm`; `name` is `forward`, `backward` or `inference`.
+pub fn walk<'py>(gm: &Bound<'py, PyAny>, name: &str) -> PyResult<Walked> {
+    let py = gm.py();
+    let mut w = Walk {
+        py,
+        torch: torch(py)?,
+        symbols: Symbols::new(py),
+        refs: HashMap::new(),
+        known_targets: HashMap::new(),
+        out: Walked {
+            graph: FxGraph { name: name.into(), ..FxGraph::default() },
+            objects: vec![],
+            constants: vec![],
+            targets: BTreeMap::new(),
+        },
+    };
+    for node in gm.getattr(intern!(py, "graph"))?.getattr(intern!(py, "nodes"))?.try_iter()? {
+        w.node(gm, &node?)?;
+    }
+    w.out.graph.syms = w.symbols.syms.into_iter().collect();
+    Ok(w.out)
+}
+
+impl<'py> Walk<'py> {
+    fn node(&mut self, gm: &Bound<'py, PyAny>, node: &Bound<'py, PyAny>) -> PyResult<()> {
+        let py = self.py;
+        let op = node.getattr(intern!(py, "op"))?;
+        let target = node.getattr(intern!(py, "target"))?;
+        let meta = node.getattr(intern!(py, "meta"))?;
+        let val = meta.cast::<PyDict>()?.get_item(intern!(py, "val"))?;
+        let mut kwargs = vec![];
+        let (mut args, mut value) = (vec![], None);
+        let kind = match op.cast::<PyString>()?.to_str()? {
+            "placeholder" => FxKind::Placeholder,
+            "get_attr" => {
+                let attr = attribute(gm, &target)?;
+                if !is(&attr, &self.torch.tensor) {
+                    // A subgraph of a higher-order operator, or a script object.
+                    let object = self.object(&attr);
+                    self.refs.insert(node.as_ptr() as usize, object);
+                    return Ok(());
+                }
+                self.out.constants.push(attr.clone().unbind());
+                value = Some(attr);
+                FxKind::Constant
+            }
+            "output" => {
+                let list = node.getattr(intern!(py, "args"))?.get_item(0)?;
+                args = vec![self.arg(&list)?];
+                FxKind::Output
+            }
+            "call_function" => {
+                let t = self.target(&target)?;
+                for a in node.getattr(intern!(py, "args"))?.cast::<PyTuple>()?.iter() {
+                    args.push(self.arg(&a)?);
+                }
+                for (k, v) in node.getattr(intern!(py, "kwargs"))?.cast::<PyDict>()?.iter() {
+                    kwargs.push((k.extract()?, self.arg(&v)?));
+                }
+                FxKind::Call { target: t.name, effect: t.effect }
+            }
+            other => {
+                return Err(PyNotImplementedError::new_err(format!(
+                    "an FX node of kind {other} ({target}) below AOTAutograd"
+                )));
+            }
+        };
+        let meta = match (&kind, val.or(value)) {
+            (FxKind::Output, _) => FxMeta::None,
+            (_, Some(v)) => self.meta(&v)?,
+            (_, None) => FxMeta::None,
+        };
+        let line = match kind {
+            FxKind::Call { .. } => self.line(node)?,
+            _ => None,
+        };
+        let name = node.getattr(intern!(py, "name"))?.extract()?;
+        self.refs.insert(node.as_ptr() as usize, FxArg::Node(self.out.graph.nodes.len()));
+        self.out.graph.nodes.push(FxNode { name, kind, args, kwargs, meta, line });
+        Ok(())
+    }
+
+    fn object(&mut self, x: &Bound<'py, PyAny>) -> FxArg {
+        self.out.objects.push(x.clone().unbind());
+        FxArg::Object(self.out.objects.len() - 1)
+    }
+
+    fn arg(&mut self, x: &Bound<'py, PyAny>) -> PyResult<FxArg> {
+        let t = self.torch;
+        if let Some(arg) = self.refs.get(&(x.as_ptr() as usize)) {
+            return Ok(arg.clone());
+        }
+        if x.is_none() {
+            return Ok(FxArg::None);
+        }
+        if let Ok(b) = x.cast::<PyBool>() {
+            return Ok(FxArg::Bool(b.is_true()));
+        }
+        if x.is_exact_instance_of::<PyInt>() {
+            // An integer beyond 64 bits (a mask written as u64) is left to Python.
+            return Ok(x.extract().map(FxArg::Int).unwrap_or_else(|_| self.object(x)));
+        }
+        if x.is_exact_instance_of::<PyFloat>() {
+            return Ok(FxArg::Float(x.extract()?));
+        }
+        if let Ok(s) = x.cast::<PyString>() {
+            return Ok(FxArg::Str(s.to_str()?.into()));
+        }
+        if x.is_instance_of::<PyList>() || x.is_instance_of::<PyTuple>() {
+            return Ok(FxArg::List(
+                x.try_iter()?.map(|i| self.arg(&i?)).collect::<PyResult<_>>()?,
+            ));
+        }
+        if is(x, &t.dtype) {
+            return Ok(torch::dtype(x)?.map_or_else(|| self.object(x), FxArg::DType));
+        }
+        if is(x, &t.device) {
+            return Ok(torch::device(x)?.map_or_else(|| self.object(x), FxArg::Device));
+        }
+        if is(x, &t.layout) {
+            return Ok(FxArg::Layout(torch::name_of(x)?));
+        }
+        if is(x, &t.memory_format) {
+            return Ok(FxArg::MemoryFormat(torch::name_of(x)?));
+        }
+        if is(x, &t.sym_int) {
+            let e = self.symbols.int(x)?;
+            return e.as_int().map(FxArg::Int).ok_or_else(|| {
+                PyNotImplementedError::new_err("a symbolic integer inside an FX argument list")
+            });
+        }
+        Ok(self.object(x))
+    }
+
+    fn target(&mut self, target: &Bound<'py, PyAny>) -> PyResult<Target> {
+        let key = target.as_ptr() as usize;
+        if let Some(t) = self.known_targets.get(&key) {
+            return Ok(t.clone());
+        }
+        let t = describe(self.py, self.torch, target)?;
+        self.out.targets.insert(t.name.clone(), target.clone().unbind());
+        self.known_targets.insert(key, t.clone());
+        Ok(t)
+    }
+
+    fn meta(&mut self, v: &Bound<'py, PyAny>) -> PyResult<FxMeta> {
+        let t = self.torch;
+        if v.is_none() {
+            return Ok(FxMeta::None);
+        }
+        if is(v, &t.tensor) {
+            return self.tensor(v);
+        }
+        if is(v, &t.sym_int) || v.is_exact_instance_of::<PyInt>() {
+            return Ok(FxMeta::SymInt(self.symbols.int(v)?));
+        }
+        if is(v, &t.sym_bool) || v.is_instance_of::<PyBool>() {
+            return Ok(FxMeta::SymBool);
+        }
+        if is(v, &t.sym_float) || v.is_instance_of::<PyFloat>() {
+            return Ok(FxMeta::SymFloat);
+        }
+        if v.is_instance_of::<PyList>() || v.is_instance_of::<PyTuple>() {
+            return Ok(FxMeta::List(
+                v.try_iter()?.map(|i| self.meta(&i?)).collect::<PyResult<_>>()?,
+            ));
+        }
+        Ok(FxMeta::Other(torch::type_name(v)))
+    }
+
+    fn tensor(&mut self, v: &Bound<'py, PyAny>) -> PyResult<FxMeta> {
+        let (py, t) = (self.py, self.torch);
+        let fake = is_exactly(v, &t.fake_tensor);
+        if !fake && !is_exactly(v, &t.tensor) && !is_exactly(v, &t.parameter) {
+            return Ok(FxMeta::Other(format!("tensor subclass {}", torch::type_name(v))));
+        }
+        if !v.getattr(intern!(py, "layout"))?.is(t.strided.bind(py)) {
+            let layout = v.getattr(intern!(py, "layout"))?;
+            return Ok(FxMeta::Other(format!("tensor of layout {layout}")));
+        }
+        if v.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            return Ok(FxMeta::Other("tensor with the negative bit set".into()));
+        }
+        let dtype = v.getattr(intern!(py, "dtype"))?;
+        // `FakeTensor.device` goes through a dispatch; its field does not.
+        let device = match fake {
+            true => v.getattr(intern!(py, "fake_device"))?,
+            false => v.getattr(intern!(py, "device"))?,
+        };
+        let Some(dt) = torch::dtype(&dtype)? else {
+            return Ok(FxMeta::Other(format!("tensor of dtype {dtype}")));
+        };
+        let Some(device) = torch::device(&device)? else {
+            return Ok(FxMeta::Other(format!("tensor on device {device}")));
+        };
+        let shape = v.getattr(intern!(py, "shape"))?;
+        let strides = v.call_method0(intern!(py, "stride"))?;
+        let mut list = |x: &Bound<'py, PyAny>| -> PyResult<Vec<lj_ir::Expr>> {
+            x.cast::<PyTuple>()?.iter().map(|e| self.symbols.int(&e)).collect()
+        };
+        Ok(FxMeta::Tensor(TensorType {
+            dtype: dt,
+            device,
+            shape: list(&shape)?,
+            strides: list(&strides)?,
+        }))
+    }
+
+    /// The innermost frame of the node's stack trace that is not torch's own.
+    fn line(&self, node: &Bound<'py, PyAny>) -> PyResult<Option<String>> {
+        let trace = node.getattr(intern!(self.py, "stack_trace"))?;
+        let Ok(trace) = trace.cast::<PyString>() else { return Ok(None) };
+        Ok(user_line(trace.to_str()?, torch::install_dir(self.py)?))
+    }
+}
+
+/// Resolves a dotted attribute path.
+fn attribute<'py>(gm: &Bound<'py, PyAny>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let path: String = path.extract()?;
+    path.split('.').try_fold(gm.clone(), |x, part| x.getattr(part))
+}
+
+fn describe(py: Python<'_>, t: &Torch, target: &Bound<'_, PyAny>) -> PyResult<Target> {
+    if target.is(t.getitem.bind(py)) {
+        return Ok(Target { name: "_operator.getitem".into(), effect: false });
+    }
+    if is(target, &t.op_overload) {
+        let name = target.str()?.to_string();
+        let namespace = name.split('.').next().unwrap_or_default();
+        let seeded = t.seeded_tag.bind(py).getattr(intern!(py, "nondeterministic_seeded"))?;
+        let effect = EFFECTFUL_NAMESPACES.contains(&namespace)
+            || target.getattr(intern!(py, "tags"))?.contains(seeded)?
+            || target.getattr(intern!(py, "_schema"))?.getattr(intern!(py, "is_mutable"))?.is_truthy()?
+            || side_effectful(py, target)?;
+        return Ok(Target { name, effect });
+    }
+    if is(target, &t.higher_order) {
+        let name: String = target.call_method0(intern!(py, "name"))?.extract()?;
+        return Ok(Target { name: format!("higher_order.{name}"), effect: true });
+    }
+    let module: String = target.getattr("__module__").and_then(|m| m.extract()).unwrap_or_default();
+    let qualname = target.getattr("__name__").and_then(|m| m.extract::<String>());
+    let qualname = qualname.unwrap_or_else(|_| torch::type_name(target));
+    let effect = side_effectful(py, target)?;
+    // Python operators and torch.sym_* on SymInts, SymFloats and SymBools.
+    let name = match (module.as_str(), qualname.strip_prefix("sym_")) {
+        ("_operator", _) => format!("sym.{}", qualname.trim_end_matches('_')),
+        (_, Some(op)) => format!("sym.{op}"),
+        ("math", _) => format!("sym.math.{qualname}"),
+        _ => format!("{module}.{qualname}"),
+    };
+    Ok(Target { name, effect })
+}
+
+/// Whether FX itself keeps calls of `target` that nothing uses (assertions, profiler marks).
+fn side_effectful(py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<bool> {
+    py.import(intern!(py, "torch.fx.node"))?
+        .getattr(intern!(py, "_side_effectful_functions"))?
+        .contains(target)
+}
+
+/// `file:line: text` of the innermost frame of `trace` outside `torch_dir`.
+fn user_line(trace: &str, torch_dir: &str) -> Option<String> {
+    let lines: Vec<&str> = trace.lines().collect();
+    let frame = |i: usize| -> Option<(&str, &str, &str)> {
+        let rest = lines[i].trim_start().strip_prefix("File \"")?;
+        let (file, rest) = rest.split_once("\", line ")?;
+        let number = rest.split(',').next()?;
+        let text = lines.get(i + 1).map_or("", |t| t.trim());
+        Some((file, number, text))
+    };
+    let frames: Vec<_> = (0..lines.len()).filter_map(frame).collect();
+    let own = frames.iter().rev().find(|(file, ..)| torch_dir.is_empty() || !file.starts_with(torch_dir));
+    let (file, number, text) = own.or(frames.last())?;
+    Some(format!("{file}:{number}: {text}"))
+}

@@ -1,0 +1,116 @@
+"""The backend that Dynamo calls: AOTAutograd below it, our compiler below that."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+
+from . import stats
+from .compiler import compile_graph
+from .options import Options, check_mode
+
+
+def ljcompile(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend: ``torch.compile(model, backend="ljcompile")``.
+
+    Args:
+        gm: The graph Dynamo captured.
+        example_inputs: Its (fake) inputs.
+        mode: One of torch.compile's modes.
+        options: See `ljcompile.options.Options`.
+
+    Raises:
+        ValueError: for an unknown mode or option; names the near ones.
+        TypeError: for an option of the wrong type.
+    """
+    check_mode(mode)
+    parsed = Options.parse(options)
+    _note_break(gm)
+    start = time.perf_counter()
+    compiler = functools.partial(_compile, parsed)
+    backend = aot_autograd(
+        fw_compiler=functools.partial(compiler, "forward"),
+        bw_compiler=functools.partial(compiler, "backward"),
+        inference_compiler=functools.partial(compiler, "inference"),
+        partition_fn=_partition,
+        decompositions=_decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows.
+    with functorch_config.patch(donated_buffer=False):
+        compiled = backend(gm, example_inputs)
+    stats.backend_seconds.append(time.perf_counter() - start)
+    return compiled
+
+
+def reset() -> None:
+    """Forgets all state; ``torch._dynamo.reset()`` calls it."""
+    from . import compiler
+
+    compiler.reset()
+    stats.clear()
+
+
+ljcompile.reset = reset  # type: ignore[attr-defined]
+
+
+def _compile(
+    options: Options, name: str, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[[list[Any]], Any]:
+    if name != "backward":
+        return compile_graph(gm, example_inputs, name, options)
+    # The backward is compiled at its first call, outside Dynamo's own lock.
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        return compile_graph(gm, example_inputs, name, options)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    try:
+        from .decompositions import table
+    except ImportError:
+        return {}
+    return table()
+
+
+def _partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
+    """Splits a joint graph into forward and backward.
+
+    Min-cut recomputes cheap values in the backward. Where random numbers are drawn everything is
+    saved instead: a recomputed mask would be another mask.
+    """
+    random = any(
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        for node in joint.graph.nodes
+        if node.op == "call_function"
+    )
+    split = default_partition if random else min_cut_rematerialization_partition
+    return split(joint, joint_inputs, **kwargs)
+
+
+def _note_break(gm: torch.fx.GraphModule) -> None:
+    """Keeps why Dynamo ended this graph, for `explain`."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not getattr(reason, "graph_break", False):
+        return
+    where = ""
+    with contextlib.suppress(IndexError, AttributeError, TypeError):
+        frame = reason.user_stack[-1]
+        where = f"{frame.filename}:{frame.lineno}: {frame.line or ''}".rstrip(": ")
+    stats.breaks.append((str(reason.reason).strip().splitlines()[0], where))

@@ -1,0 +1,172 @@
+"""The decomposition table handed to AOTAutograd.
+
+The aim is a small vocabulary: norms, softmax, activations and losses become arithmetic and
+reductions that the Rust importer lowers and the scheduler fuses. What stays whole is what ATen
+does better than a chain of small operators (convolution, attention, sorting, pooling, scatter),
+what must keep eager's bits (random numbers), and what the importer lowers as one operation
+(embedding and its gradient, gather, cat, pad).
+
+Works on torch 2.8 to 2.15 and does not import ``torch._inductor`` (that costs seconds).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+
+aten = torch.ops.aten
+
+#: Decomposed in addition to torch's core table (by packet or overload name; names that this torch
+#: lacks are skipped).
+_ADDED = """
+_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data
+native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update
+_batch_norm_with_update_functional native_batch_norm_backward batch_norm_backward
+_fused_rms_norm _fused_rms_norm_backward
+gelu elu selu glu hardtanh leaky_relu hardswish hardsigmoid softplus log_sigmoid_forward
+logaddexp logaddexp2 logsumexp special_log_softmax
+var var_mean std std_mean mean.default
+addmv dist norm linalg_vector_norm
+index_select
+mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits
+tril triu tril_indices triu_indices
+expm1_ square special_erfcx
+_to_copy.default
+fill.Scalar fill.Tensor
+narrow_copy slice_copy
+unbind_copy
+""".split()
+
+#: Taken out of torch's table: the importer or ATen does these better whole.
+_KEPT = """
+embedding_dense_backward
+_scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_flash_attention_for_cpu_backward
+bernoulli native_dropout_backward
+baddbmm addr dot vdot mv
+index_add index_copy index_put take
+_unsafe_index_put
+upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest2d
+upsample_nearest3d upsample_bicubic2d
+max_unpool2d max_unpool3d
+im2col col2im
+reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+multi_margin_loss multilabel_margin_loss_forward
+renorm unfold_backward
+_euclidean_dist
+_to_copy index_select
+empty_like new_empty
+diag_embed block_diag
+isin linalg_cross
+mvlgamma
+split_with_sizes_copy split unsafe_split unsafe_split_with_sizes
+stack unbind
+full_like
+""".split()
+
+
+def _overloads(name: str) -> list[Any]:
+    """The overloads that ``name`` (a packet or ``packet.overload``) stands for in this torch."""
+    packet_name, _, overload = name.partition(".")
+    packet = getattr(aten, packet_name, None)
+    if packet is None:
+        return []
+    names = [overload] if overload else packet.overloads()
+    return [getattr(packet, o) for o in names if hasattr(packet, o)]
+
+
+def _gathered(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return torch.gather(x, dim, index.unsqueeze(dim)).squeeze(dim)
+
+
+def _nll_loss_forward(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Negative log likelihood. Reads one element a row; the gather checks the target's range.
+
+    ``reduction``: 0 none, 1 mean, 2 sum. Shapes: ``[N, C]`` and ``[N]``, ``[C]`` and ``[]``, or
+    ``[N, C, H, W]`` and ``[N, H, W]``.
+    """
+    dim = 0 if self.dim() < 2 else 1
+    if self.dim() == 1 and target.dim() > 0:
+        target = target[0]
+    kept = target != ignore_index
+    safe = torch.where(kept, target, 0)
+    # Sums of 16-bit losses are accumulated and divided in f32, and rounded once, as eager does.
+    opmath = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else self.dtype
+    loss = -_gathered(self, dim, safe).to(opmath)
+    if weight is not None:
+        scale = torch.where(kept, weight.to(opmath)[safe], 0)
+        loss = loss * scale
+    loss = torch.where(kept, loss, 0)
+    if reduction == 0 and self.dim() > 1:
+        return loss.to(self.dtype), self.new_full((), 0.0)
+    total = scale.sum() if weight is not None else kept.sum().to(opmath)
+    if reduction == 1:
+        loss = loss.sum() / total
+    elif reduction == 2:
+        loss = loss.sum()
+    return loss.to(self.dtype), total.to(self.dtype)
+
+
+def _nll_loss_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient of the above as one elementwise expression: a comparison instead of a scatter."""
+    dim = 0 if self.dim() < 2 else 1
+    if self.dim() == 1 and target.dim() > 0:
+        target = target[0]
+    opmath = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else self.dtype
+    grad = -grad_output.to(opmath)
+    if reduction == 1:
+        grad = grad / total_weight.to(opmath)
+    shape = [1] * self.dim()
+    shape[dim] = self.shape[dim]
+    classes = torch.arange(self.shape[dim], device=self.device).view(shape)
+    if weight is not None:
+        grad = grad.unsqueeze(dim) if grad.dim() > 0 and grad.dim() < self.dim() else grad
+        grad = grad * weight.to(opmath).view(shape)
+    elif grad.dim() > 0 and grad.dim() < self.dim():
+        grad = grad.unsqueeze(dim)
+    target = target.unsqueeze(dim)
+    hit = (classes == target) & (target != ignore_index)
+    return torch.where(hit, grad, 0).to(self.dtype)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "nll_loss_forward.default": _nll_loss_forward,
+    "nll_loss2d_forward.default": _nll_loss_forward,
+    "nll_loss_backward.default": _nll_loss_backward,
+    "nll_loss2d_backward.default": _nll_loss_backward,
+}
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """Decompositions by operator overload, for AOTAutograd's ``decompositions`` argument."""
+    result = dict(_core_aten_decompositions_post_autograd())
+    added = [overload for name in _ADDED for overload in _overloads(name)]
+    result.update(get_decompositions(added))
+    for name in _KEPT:
+        for overload in _overloads(name):
+            result.pop(overload, None)
+    for name, function in _OWN.items():
+        for overload in _overloads(name):
+            result[overload] = function
+    return result

@@ -1,0 +1,103 @@
+# Everything a contributor runs. `make help` lists the targets.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+export LLVM_SYS_221_PREFIX ?= /usr/lib/llvm-22
+
+PYTHON := $(CURDIR)/build/venv/bin/python
+PYTHON_28 := $(CURDIR)/build/venv-28/bin/python
+# The backend under test; a stand-in such as aot_eager checks the tests themselves.
+export LJ_BACKEND ?= ljcompile
+# torch's trace logs wake up when pytest captures logging, and cost more than the tests.
+PYTEST := -m pytest -p no:logging
+PYTEST_ARGS ?=
+# What the older torch runs in `make test`.
+TESTS_28 ?= tests/models tests/ops
+CASES ?= ../shared/cases
+ZOO ?= ../shared/zoo
+ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
+
+.PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
+	test-models test-fuzz fuzz-quick test-cases test-zoo bench bench-first \
+	wheel test-wheel print-python print-python-28 clean
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: ## Install what is missing (LLVM 22, Python environments) and build; repeat at will
+	@scripts/setup-system.sh
+	@shared="$$(scripts/setup-env.sh requirements.txt)" && \
+		"$$shared/bin/python" scripts/tree_env.py "$$shared" build/venv
+	@shared="$$(scripts/setup-env.sh requirements-torch28.txt)" && \
+		"$$shared/bin/python" scripts/tree_env.py "$$shared" build/venv-28
+	@$(MAKE) -s build
+
+build: ## Build the extension module into python/ljcompile
+	@scripts/build-native.sh
+
+demo: setup ## Set up, then train a small Llama eagerly and with ljcompile, side by side
+	@$(PYTHON) demo/train_llama.py
+
+test: setup test-rust test-python-28 test-python ## Run the whole test suite
+
+test-rust:
+	@if command -v cargo-nextest >/dev/null; then \
+		cargo nextest run --workspace --locked && cargo test --workspace --locked --doc -q; \
+	else cargo test --workspace --locked -q; fi
+
+# Device tests and the like are chosen inside pytest; the older torch runs the suite's core.
+test-python:
+	@$(PYTHON) $(PYTEST) tests $(PYTEST_ARGS)
+
+test-python-28:
+	@$(PYTHON_28) $(PYTEST) $(TESTS_28) $(PYTEST_ARGS)
+
+lint: ## rustfmt, clippy and ruff, all as errors
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets --locked -q -- -D warnings
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+
+fmt: ## Format Rust and Python
+	@cargo fmt --all
+	@$(PYTHON) -m ruff format .
+
+test-models: export LJ_ALL_MODELS := 1
+test-models: setup ## Every model: forward, loss and all gradients, on both torch versions
+	@$(PYTHON_28) $(PYTEST) tests/models -s $(PYTEST_ARGS)
+	@$(PYTHON) $(PYTEST) tests/models -s $(PYTEST_ARGS)
+
+test-fuzz: setup ## 2,000 random graphs against eager, resumable
+	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 2000 --resume build/fuzz.json
+
+fuzz-quick: setup ## 100 random graphs against eager
+	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 100
+
+test-cases: setup ## Re-created failures of torch.compile (CASES=, CASES_ARGS=)
+	@$(PYTHON) $(CASES)/run_all.py $(LJ_BACKEND) $(CASES_ARGS)
+
+test-zoo: setup ## The model zoo (ZOO=, ZOO_ARGS=)
+	@mkdir -p out && $(PYTHON) $(ZOO)/zoo.py --backend $(LJ_BACKEND) $(ZOO_ARGS) \
+		--out $(CURDIR)/out/zoo-$(LJ_BACKEND).json
+
+bench: bench-first ## All benchmarks
+
+bench-first: setup ## 6-layer Llama: first call, step time, memory, warm cache, against their limits
+	@$(PYTHON) bench/bench_first.py
+
+wheel: setup ## Build a self-contained wheel (LLVM linked in) into dist/
+	@scripts/build-wheel.sh
+
+test-wheel: wheel ## Install the wheel in a fresh environment and compile with it
+	@scripts/test-wheel.sh
+
+print-python: ## Path of this tree's Python (newest torch)
+	@printf '%s\n' '$(PYTHON)'
+
+print-python-28: ## Path of this tree's Python (torch 2.8)
+	@printf '%s\n' '$(PYTHON_28)'
+
+clean: ## Remove what was built in this tree (the shared environments stay)
+	@rm -rf build out dist target python/ljcompile/_native.abi3.so

@@ -164,9 +164,11 @@ pub enum Op {
     },
     /// A view of the only input.
     View(View),
-    /// A constant tensor; no inputs.
+    /// A constant tensor; no inputs. With a result of type `None` it stands for an absent output of
+    /// the graph.
     Full(Scalar),
-    /// A 0-d tensor holding a symbolic integer converted to the dtype; no inputs.
+    /// A 0-d tensor holding a symbolic integer converted to the dtype; no inputs. With a result of
+    /// type `SymInt` it is that integer itself, as an output of the graph.
     FullSym(Expr),
     /// 1-d `start + step × i` in the output's (integer) dtype; no inputs.
     Iota {

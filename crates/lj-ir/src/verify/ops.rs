@@ -3,7 +3,7 @@
 use super::{Check, ensure, same_shape};
 use crate::dtype::{DType, Device};
 use crate::expr::Expr;
-use crate::graph::{Graph, Node, TensorType};
+use crate::graph::{Graph, Node, TensorType, Type};
 use crate::op::{Arg, Op, ReduceOp, View};
 use crate::pointwise::{PwOp, PwResult};
 use crate::shape::broadcast;
@@ -22,6 +22,11 @@ pub(super) fn check(graph: &Graph, node: &Node) -> Check {
         _ => {}
     }
     ensure!(node.outputs.len() == 1, "expected one result, found {}", node.outputs.len());
+    // Graph outputs that are no tensors.
+    if let (Op::Full(_), Type::None) | (Op::FullSym(_), Type::SymInt(_)) = (&node.op, graph.ty(node.outputs[0])) {
+        ensure!(node.inputs.is_empty(), "expected no operands");
+        return Ok(());
+    }
     let Some(out) = graph.ty(node.outputs[0]).tensor() else { return Err("the result must be a tensor".into()) };
     let ins: Vec<&TensorType> = node.inputs.iter().filter_map(|&v| graph.ty(v).tensor()).collect();
     ensure!(ins.len() == node.inputs.len(), "every operand must be a tensor");

@@ -64,6 +64,34 @@ pub struct Term {
     pub coef: i64,
 }
 
+impl Term {
+    /// `self / d` if it is exact.
+    fn div_exact(&self, d: &Term) -> Option<Term> {
+        if self.coef.checked_rem(d.coef)? != 0 {
+            return None;
+        }
+        let mut factors = self.factors.clone();
+        for f in &d.factors {
+            let at = factors.iter().position(|x| x == f)?;
+            factors.remove(at);
+        }
+        Some(Term { factors, coef: self.coef / d.coef })
+    }
+
+    /// The greatest common divisor, with a positive coefficient.
+    fn gcd(&self, o: &Term) -> Term {
+        let (mut a, mut b) = (self.coef.unsigned_abs(), o.coef.unsigned_abs());
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let mut left = o.factors.clone();
+        let mut factors = self.factors.clone();
+        factors.retain(|f| left.iter().position(|x| x == f).map(|at| left.remove(at)).is_some());
+        // The divisor 2⁶³ of two coefficients i64::MIN does not fit; 1 divides as well.
+        Term { factors, coef: i64::try_from(a).unwrap_or(1) }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 enum Repr {
     Const(i64),
@@ -165,36 +193,20 @@ impl Expr {
             return Some(Expr::ONE);
         }
         let dt = d.terms();
-        if dt.len() == 1 {
-            let (df, dc) = (&dt[0].factors, dt[0].coef);
-            let mut out = vec![];
-            for mut t in self.terms() {
-                if t.coef % dc != 0 {
-                    return None;
-                }
-                t.coef /= dc;
-                for f in df {
-                    let at = t.factors.iter().position(|x| x == f)?;
-                    t.factors.remove(at);
-                }
-                out.push(t);
-            }
-            return Some(Expr::from_terms(out));
+        if let [d] = dt.as_slice() {
+            let quotients: Option<Vec<Term>> = self.terms().iter().map(|t| t.div_exact(d)).collect();
+            return Some(Expr::from_terms(quotients?));
         }
         // Polynomial long division by the leading term; exact or nothing.
         let lead = dt.last()?;
-        let lead_expr = Expr::from_terms([lead.clone()]);
         let mut rest = self.clone();
         let mut quotient = Expr::ZERO;
         for _ in 0..8 {
             if rest.is(0) {
                 return Some(quotient);
             }
-            let q = rest
-                .terms()
-                .into_iter()
-                .rev()
-                .find_map(|t| Expr::from_terms([t]).div_exact(&lead_expr))?;
+            let q = rest.terms().iter().rev().find_map(|t| t.div_exact(lead))?;
+            let q = Expr::from_terms([q]);
             rest = &rest - &(&q * d);
             quotient = &quotient + &q;
         }
@@ -202,30 +214,37 @@ impl Expr {
     }
 
     /// Floor division. The divisor must not be zero.
+    ///
+    /// Every step holds for negative operands too: with `d` taking out of the dividend what it
+    /// divides, `(d·q + r) // d = q + r // d`; common factors cancel; `(a // b) // c = a // (b·c)`
+    /// for `c > 0`.
     #[must_use]
     pub fn floordiv(&self, d: &Expr) -> Expr {
-        if let (Some(a), Some(b)) = (self.as_int(), d.as_int()) {
-            if b != 0 {
-                return Expr::int(floor_div(a, b));
-            }
+        if d.is(0) {
+            return Expr::from_atom(Atom::FloorDiv(self.clone(), d.clone()));
         }
         if let Some(q) = self.div_exact(d) {
             return q;
         }
-        // Take out the terms the divisor divides: (d·q + r) // d = q + r // d.
-        let (whole, rest): (Vec<Term>, Vec<Term>) = self
-            .terms()
-            .into_iter()
-            .partition(|t| Expr::from_terms([t.clone()]).div_exact(d).is_some());
-        if !whole.is_empty() {
-            let whole = Expr::from_terms(whole).div_exact(d).unwrap_or(Expr::ZERO);
-            return &whole + &Expr::from_terms(rest).floordiv(d);
+        let (quotient, rest) = self.split_by(d);
+        let (_, rest, d) = rest.cancel(d);
+        let fraction = match (rest.as_int(), d.as_int()) {
+            (Some(a), Some(b)) => Expr::int(floor_div(a, b)),
+            _ => rest.floordiv_reduced(&d),
+        };
+        &quotient + &fraction
+    }
+
+    /// [`Expr::floordiv`] when nothing cancels any more.
+    fn floordiv_reduced(&self, d: &Expr) -> Expr {
+        if d.is(1) {
+            return self.clone();
         }
-        // (a // b) // c = a // (b·c) for positive b, c.
-        if let (Some(Atom::FloorDiv(a, b)), Some(c)) = (self.as_atom(), d.as_int()) {
-            if b.as_int().is_some_and(|b| b > 0) && c > 0 {
-                return a.floordiv(&(&b * d));
-            }
+        if let (Some(Atom::FloorDiv(a, b)), Some(c)) = (self.as_atom(), d.as_int())
+            && let Some(bc) = b.as_int().and_then(|b| b.checked_mul(c))
+            && c > 0
+        {
+            return a.floordiv(&Expr::int(bc));
         }
         Expr::from_atom(Atom::FloorDiv(self.clone(), d.clone()))
     }
@@ -233,33 +252,63 @@ impl Expr {
     /// The remainder with the sign of the divisor. The divisor must not be zero.
     #[must_use]
     pub fn modulo(&self, d: &Expr) -> Expr {
-        if d.is(1) {
-            return Expr::ZERO;
+        if d.is(0) {
+            return Expr::from_atom(Atom::Mod(self.clone(), d.clone()));
         }
-        if let (Some(a), Some(b)) = (self.as_int(), d.as_int()) {
-            if b != 0 {
-                return Expr::int(a - b * floor_div(a, b));
+        let (_, rest) = self.split_by(d);
+        let (factor, rest, d) = rest.cancel(d);
+        // (x mod k·d) mod d = x mod d
+        if let Some(Atom::Mod(x, m)) = rest.as_atom()
+            && m.div_exact(&d).is_some()
+        {
+            return &Expr::from_terms([factor]) * &x.modulo(&d);
+        }
+        let remainder = match (rest.as_int(), d.as_int()) {
+            (_, Some(1 | -1)) | (Some(0), _) => Expr::ZERO,
+            (Some(a), Some(b)) => Expr::int(floor_mod(a, b)),
+            _ => Expr::from_atom(Atom::Mod(rest, d)),
+        };
+        &Expr::from_terms([factor]) * &remainder
+    }
+
+    /// `(q, r)` with `self = q·d + r`: `q` has the terms that `d` divides and the whole part of the
+    /// constant. `d` is not zero.
+    fn split_by(&self, d: &Expr) -> (Expr, Expr) {
+        let dt = d.terms();
+        let [d] = dt.as_slice() else { return (Expr::ZERO, self.clone()) };
+        let (mut quotient, mut rest) = (vec![], vec![]);
+        for mut t in self.terms() {
+            if let Some(q) = t.div_exact(d) {
+                quotient.push(q);
+                continue;
             }
+            if t.factors.is_empty() && d.factors.is_empty() {
+                quotient.push(Term { factors: vec![], coef: floor_div(t.coef, d.coef) });
+                t.coef = floor_mod(t.coef, d.coef);
+            }
+            rest.push(t);
         }
-        let rest: Vec<Term> = self
-            .terms()
-            .into_iter()
-            .filter(|t| Expr::from_terms([t.clone()]).div_exact(d).is_none())
-            .collect();
-        let rest = Expr::from_terms(rest);
-        if rest.is(0) {
-            return Expr::ZERO;
+        (Expr::from_terms(quotient), Expr::from_terms(rest))
+    }
+
+    /// `(f, self / f, d / f)` for the greatest common monomial `f` (with positive coefficient) of all
+    /// terms of both.
+    fn cancel(&self, d: &Expr) -> (Term, Expr, Expr) {
+        let (a, b) = (self.terms(), d.terms());
+        let common = a.iter().chain(&b).cloned().reduce(|x, y| x.gcd(&y));
+        let f = common.unwrap_or(Term { factors: vec![], coef: 1 });
+        if f.factors.is_empty() && f.coef == 1 {
+            return (f, self.clone(), d.clone());
         }
-        if rest.as_int().is_some() && d.as_int().is_some() {
-            return rest.modulo(d);
-        }
-        Expr::from_atom(Atom::Mod(rest, d.clone()))
+        let divide = |e: Vec<Term>| Expr::from_terms(e.iter().filter_map(|t| t.div_exact(&f)));
+        let (a, b) = (divide(a), divide(b));
+        (f, a, b)
     }
 
     /// The smaller of two.
     #[must_use]
     pub fn minimum(&self, o: &Expr) -> Expr {
-        match (&(self - o)).as_int() {
+        match (self - o).as_int() {
             Some(d) => if d <= 0 { self.clone() } else { o.clone() },
             None if self <= o => Expr::from_atom(Atom::Min(self.clone(), o.clone())),
             None => Expr::from_atom(Atom::Min(o.clone(), self.clone())),
@@ -269,7 +318,7 @@ impl Expr {
     /// The larger of two.
     #[must_use]
     pub fn maximum(&self, o: &Expr) -> Expr {
-        match (&(self - o)).as_int() {
+        match (self - o).as_int() {
             Some(d) => if d >= 0 { self.clone() } else { o.clone() },
             None if self <= o => Expr::from_atom(Atom::Max(self.clone(), o.clone())),
             None => Expr::from_atom(Atom::Max(o.clone(), self.clone())),
@@ -354,7 +403,7 @@ impl Expr {
                     Atom::Mod(x, y) => {
                         let (x, y) = (x.eval(f)?, y.eval(f)?);
                         if y == 0 { return None }
-                        x.wrapping_sub(y.wrapping_mul(floor_div(x, y)))
+                        floor_mod(x, y)
                     }
                     Atom::Min(x, y) => x.eval(f)?.min(y.eval(f)?),
                     Atom::Max(x, y) => x.eval(f)?.max(y.eval(f)?),
@@ -388,6 +437,12 @@ impl Expr {
 pub fn floor_div(a: i64, b: i64) -> i64 {
     let q = a.wrapping_div(b);
     if (a.wrapping_rem(b) != 0) && ((a < 0) != (b < 0)) { q - 1 } else { q }
+}
+
+/// The remainder of [`floor_div`].
+pub fn floor_mod(a: i64, b: i64) -> i64 {
+    let r = a.wrapping_rem(b);
+    if r != 0 && ((r < 0) != (b < 0)) { r + b } else { r }
 }
 
 impl From<i64> for Expr {

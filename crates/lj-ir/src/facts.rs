@@ -26,27 +26,32 @@ pub struct Facts {
 /// Stands for unbounded in range arithmetic; far from overflow when a few are multiplied in i128.
 const INF: i128 = i64::MAX as i128;
 
+fn clamp(v: i128) -> i128 {
+    v.clamp(-INF, INF)
+}
+
 impl Facts {
-    /// The inclusive range of `e`; `i64::MIN`/`i64::MAX` stand for unbounded.
+    /// The inclusive range of `e`; beyond ±(2⁶³ − 1), which stand for unbounded, nothing is said.
     pub fn range(&self, e: &Expr) -> (i64, i64) {
         let (lo, hi) = self.range128(e);
-        (lo.clamp(-INF, INF) as i64, hi.clamp(-INF, INF) as i64)
+        (lo as i64, hi as i64)
     }
 
+    /// Bounds within ±`INF`.
     fn range128(&self, e: &Expr) -> (i128, i128) {
         let (mut lo, mut hi) = (0i128, 0i128);
         for t in e.terms() {
-            let (mut l, mut h) = (1i128, 1i128);
+            let k = i128::from(t.coef);
+            let (mut l, mut h) = (k, k);
             for a in &t.factors {
                 let (x, y) = self.atom_range(a);
-                let c = [l * x, l * y, h * x, h * y].map(|v| v.clamp(-INF, INF));
-                l = c.into_iter().min().unwrap_or(0);
-                h = c.into_iter().max().unwrap_or(0);
+                let c = [l * x, l * y, h * x, h * y].map(clamp);
+                l = c[0].min(c[1]).min(c[2]).min(c[3]);
+                h = c[0].max(c[1]).max(c[2]).max(c[3]);
             }
-            let k = i128::from(t.coef);
-            let (a, b) = if k >= 0 { (l * k, h * k) } else { (h * k, l * k) };
-            lo = (lo + a).clamp(-INF, INF);
-            hi = (hi + b).clamp(-INF, INF);
+            // A sum with something unbounded is unbounded, whatever the rest.
+            lo = if lo == -INF || l == -INF { -INF } else { clamp(lo + l) };
+            hi = if hi == INF || h == INF { INF } else { clamp(hi + h) };
         }
         (lo, hi)
     }
@@ -54,18 +59,19 @@ impl Facts {
     fn atom_range(&self, a: &Atom) -> (i128, i128) {
         match a {
             Atom::Sym(s) => match self.syms.get(s) {
-                Some(i) => (i128::from(i.min), i128::from(i.max)),
+                Some(i) => (clamp(i.min.into()), clamp(i.max.into())),
                 None => (-INF, INF),
             },
             Atom::FloorDiv(x, y) => {
                 let ((a, b), (c, d)) = (self.range128(x), self.range128(y));
-                if c >= 1 {
-                    let q = |n: i128, m: i128| n.div_euclid(m);
-                    let all = [q(a, c), q(a, d), q(b, c), q(b, d)];
-                    (all.into_iter().min().unwrap_or(-INF), all.into_iter().max().unwrap_or(INF))
-                } else {
-                    (-INF, INF)
+                if c < 1 {
+                    return (-INF, INF);
                 }
+                // Monotonic in both for a dividend of one sign, so the corners decide.
+                let q = [a.div_euclid(c), a.div_euclid(d), b.div_euclid(c), b.div_euclid(d)];
+                let lo = q[0].min(q[1]).min(q[2]).min(q[3]);
+                let hi = q[0].max(q[1]).max(q[2]).max(q[3]);
+                (if a == -INF { -INF } else { lo }, if b == INF { INF } else { hi })
             }
             Atom::Mod(x, y) => {
                 let ((a, b), (c, d)) = (self.range128(x), self.range128(y));
@@ -73,6 +79,8 @@ impl Facts {
                     (-INF, INF)
                 } else if a >= 0 && b < c {
                     (a, b)
+                } else if a >= 0 {
+                    (0, b.min(d - 1))
                 } else {
                     (0, d - 1)
                 }
@@ -88,19 +96,26 @@ impl Facts {
         }
     }
 
+    /// The range of `a - b`, simplified if that may help.
+    fn difference(&self, a: &Expr, b: &Expr) -> (i64, i64) {
+        let d = a - b;
+        let linear = d.terms().iter().flat_map(|t| &t.factors).all(|f| matches!(f, Atom::Sym(_)));
+        self.range(&if linear { d } else { self.simplify(&d) })
+    }
+
     /// Whether `a == b` for every value of the symbols.
     pub fn eq(&self, a: &Expr, b: &Expr) -> bool {
-        a == b || self.range(&(a - b)) == (0, 0)
+        a == b || self.difference(a, b) == (0, 0)
     }
 
     /// Whether `a >= b` for every value of the symbols.
     pub fn ge(&self, a: &Expr, b: &Expr) -> bool {
-        self.range(&(a - b)).0 >= 0
+        self.difference(a, b).0 >= 0
     }
 
     /// Whether `a != b` for every value of the symbols.
     pub fn ne(&self, a: &Expr, b: &Expr) -> bool {
-        let (lo, hi) = self.range(&(a - b));
+        let (lo, hi) = self.difference(a, b);
         lo > 0 || hi < 0
     }
 
@@ -117,12 +132,27 @@ impl Facts {
 
     /// `e` with divisions, remainders, minima and maxima resolved where ranges decide them, such as
     /// `(o*n + r) // n = o` for `0 <= r < n`.
+    #[must_use]
     pub fn simplify(&self, e: &Expr) -> Expr {
-        if e.as_int().is_some() {
+        let mut now = self.simplify_once(e);
+        // What a division leaves may be resolved in turn; each round leaves less.
+        for _ in 0..4 {
+            let next = self.simplify_once(&now);
+            if next == now {
+                break;
+            }
+            now = next;
+        }
+        now
+    }
+
+    fn simplify_once(&self, e: &Expr) -> Expr {
+        let terms = e.terms();
+        if terms.iter().flat_map(|t| &t.factors).all(|f| matches!(f, Atom::Sym(_))) {
             return e.clone();
         }
         let mut out = Expr::ZERO;
-        for t in e.terms() {
+        for t in terms {
             let mut p = Expr::int(t.coef);
             for a in &t.factors {
                 p = p * self.simplify_atom(a);
@@ -133,30 +163,39 @@ impl Facts {
     }
 
     fn simplify_atom(&self, a: &Atom) -> Expr {
+        let both = |x: &Expr, y: &Expr| (self.simplify_once(x), self.simplify_once(y));
         match a {
             Atom::Sym(_) => Expr::from_atom(a.clone()),
             Atom::FloorDiv(x, y) => {
-                let (x, y) = (self.simplify(x), self.simplify(y));
+                let (x, y) = both(x, y);
                 if self.within(&x, &y) { Expr::ZERO } else { x.floordiv(&y) }
             }
             Atom::Mod(x, y) => {
-                let (x, y) = (self.simplify(x), self.simplify(y));
+                let (x, y) = both(x, y);
                 if self.within(&x, &y) { x } else { x.modulo(&y) }
             }
             Atom::Min(x, y) => {
-                let (x, y) = (self.simplify(x), self.simplify(y));
-                if self.ge(&y, &x) { x } else if self.ge(&x, &y) { y } else { x.minimum(&y) }
+                let (x, y) = both(x, y);
+                match self.range(&(&x - &y)) {
+                    (_, hi) if hi <= 0 => x,
+                    (lo, _) if lo >= 0 => y,
+                    _ => x.minimum(&y),
+                }
             }
             Atom::Max(x, y) => {
-                let (x, y) = (self.simplify(x), self.simplify(y));
-                if self.ge(&x, &y) { x } else if self.ge(&y, &x) { y } else { x.maximum(&y) }
+                let (x, y) = both(x, y);
+                match self.range(&(&x - &y)) {
+                    (lo, _) if lo >= 0 => x,
+                    (_, hi) if hi <= 0 => y,
+                    _ => x.maximum(&y),
+                }
             }
         }
     }
 
-    /// Whether `0 <= x < y` is provable.
+    /// Whether `0 <= x < y` is provable by ranges alone.
     fn within(&self, x: &Expr, y: &Expr) -> bool {
-        self.ge(x, &Expr::ZERO) && self.ge(y, &(x + &Expr::ONE))
+        self.range(x).0 >= 0 && self.range(&(y - x)).0 >= 1
     }
 }
 

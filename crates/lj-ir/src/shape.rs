@@ -14,8 +14,12 @@ pub fn contiguous_strides(shape: &[Expr]) -> Vec<Expr> {
     out
 }
 
-/// Whether `strides` lay out `shape` row-major without gaps (dims of extent 1 do not matter).
+/// Whether `strides` lay out `shape` row-major without gaps. Dims of extent 1 do not matter, and an
+/// empty tensor always is.
 pub fn is_contiguous(shape: &[Expr], strides: &[Expr], facts: &Facts) -> bool {
+    if shape.iter().any(|e| e.is(0)) {
+        return true;
+    }
     let mut expected = Expr::ONE;
     for (extent, stride) in shape.iter().zip(strides).rev() {
         if extent.is(1) {

@@ -47,7 +47,7 @@ mod lex;
 mod parse;
 mod print;
 
-pub use parse::parse;
+pub use parse::{parse, parse_expr};
 pub use print::{node, print, ty};
 
 use std::fmt;

@@ -14,10 +14,20 @@ use std::collections::BTreeMap;
 /// Reads a graph from `.lj` text. The graph is well-formed (every value is defined once, before its
 /// uses) but not otherwise verified.
 pub fn parse(source: &str) -> Result<Graph, ParseError> {
+    whole(source, Parser::graph)
+}
+
+/// Reads an expression as [`Expr`] displays it.
+pub fn parse_expr(source: &str) -> Result<Expr, ParseError> {
+    whole(source, Parser::expr)
+}
+
+/// What `read` finds in all of `source`.
+fn whole<T>(source: &str, read: impl FnOnce(&mut Parser) -> Result<T>) -> Result<T> {
     let mut parser = Parser { tokens: lex(source)?, at: 0, depth: 0 };
-    let graph = parser.graph()?;
+    let out = read(&mut parser)?;
     match parser.peek() {
-        Token::End => Ok(graph),
+        Token::End => Ok(out),
         _ => parser.error("the end of the text"),
     }
 }

@@ -1,0 +1,5 @@
+//! Kernels against scalar references.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod basic;

@@ -185,8 +185,10 @@ pub struct Program {
     pub nests: Vec<LoopNest>,
     /// Memory.
     pub buffers: Vec<Buffer>,
-    /// Number of scalar slots.
+    /// Number of scalar slots. Graph inputs of type [`Type::Scalar`] fill the first ones, in order.
     pub slots: u32,
+    /// Graph inputs that are scalars, with the slots they go to.
+    pub scalar_inputs: Vec<(u32, SlotId)>,
     /// What runs.
     pub steps: Vec<Step>,
     /// Results.

@@ -1,0 +1,680 @@
+//! The emitter: values at coordinates become loop-nest statements.
+//!
+//! Statements go to the outermost loop in which everything they need exists, so what does not vary
+//! in a loop is computed before it. Coordinates are expressions over the *space variables* of a
+//! group; [`Emitter::place_vars`] says which loop variable each of them stands for.
+
+use crate::analysis::Analysis;
+use crate::coords::{Bounds, broadcast_coords, view_coords};
+use crate::error::Error;
+use crate::items::index_operand_coords;
+use crate::loopnest::{Acc, AccId, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
+use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, Sym, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a parameter of a nest is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Memory {
+    /// The memory of a leaf or stored value.
+    Value(ValueId),
+    /// Partial results of the reduction that computes the value.
+    Partial(ValueId),
+}
+
+/// How a value that was computed before is found again.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// In a register.
+    Reg(Reg),
+    /// In memory, at this element (over space variables).
+    At(Mem, Expr),
+}
+
+/// How an index expression is used; recorded to choose the loop order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UseKind {
+    /// A load of so many bytes an element.
+    Load(i64),
+    /// A store of so many bytes an element.
+    Store(i64),
+    /// A value that depends on the coordinate.
+    Value,
+}
+
+type Key = (ValueId, Vec<Expr>, Option<Reg>);
+
+struct Scope {
+    var: Option<Sym>,
+    head: Option<(Expr, Expr, bool, Vec<Acc>)>,
+    body: Vec<Stmt>,
+    memo: BTreeMap<Key, Reg>,
+}
+
+/// Builds one loop nest.
+pub struct Emitter<'a, 'g> {
+    /// The graph and its analysis.
+    pub a: &'a Analysis<'g>,
+    /// Ranges of space and loop variables.
+    pub bounds: Bounds,
+    /// Values that this nest computes itself.
+    pub members: BTreeSet<ValueId>,
+    /// Values that can be read back.
+    pub known: BTreeMap<ValueId, Known>,
+    /// What each parameter is.
+    pub params: Vec<(Memory, Param)>,
+    /// Messages of failed checks, by code.
+    pub checks: Vec<(String, String)>,
+    /// Every index expression, when recording.
+    pub uses: Vec<(Expr, UseKind)>,
+    place: BTreeMap<Sym, Expr>,
+    scopes: Vec<Scope>,
+    regs: Vec<(DType, usize)>,
+    reg_syms: BTreeMap<Sym, Reg>,
+    scratch: Vec<Scratch>,
+    accs: u32,
+    names: Vec<&'static str>,
+}
+
+impl<'a, 'g> Emitter<'a, 'g> {
+    /// An emitter whose outermost scope is one iteration of the parallel loop over `parallel`.
+    pub fn new(a: &'a Analysis<'g>, bounds: Bounds, members: BTreeSet<ValueId>, parallel: Sym) -> Self {
+        let scope = Scope { var: Some(parallel), head: None, body: vec![], memo: BTreeMap::new() };
+        Emitter {
+            a,
+            bounds,
+            members,
+            known: BTreeMap::new(),
+            params: vec![],
+            checks: vec![],
+            uses: vec![],
+            place: BTreeMap::new(),
+            scopes: vec![scope],
+            regs: vec![],
+            reg_syms: BTreeMap::new(),
+            scratch: vec![],
+            accs: 0,
+            names: vec![],
+        }
+    }
+
+    /// From now on space variable `var` is `e`, over loop variables.
+    pub fn place_var(&mut self, var: Sym, e: Expr) {
+        self.place.insert(var, e);
+    }
+
+    /// Declares the range of a loop variable.
+    pub fn declare(&mut self, var: &Sym, extent: Expr) {
+        self.bounds.extents.insert(var.clone(), extent);
+    }
+
+    /// Opens a loop. `extent` bounds `end - begin` for simplification of indices.
+    pub fn open(&mut self, var: Sym, begin: Expr, end: Expr, vector: bool, accs: Vec<Acc>) {
+        self.scopes.push(Scope { var: Some(var), head: Some((begin, end, vector, accs)), body: vec![], memo: BTreeMap::new() });
+    }
+
+    /// Closes the innermost loop.
+    pub fn close(&mut self) {
+        let Some(s) = self.scopes.pop() else { return };
+        if let (Some((begin, end, vector, accs)), Some(var), Some(parent)) = (s.head, s.var, self.scopes.last_mut()) {
+            parent.body.push(Stmt::For(Loop { var, begin, end, vector, accs, body: s.body }));
+        }
+    }
+
+    /// A fresh accumulator.
+    pub fn acc(&mut self, op: ReduceOp, dtype: DType) -> Acc {
+        self.accs += 1;
+        self.note(op.name());
+        Acc { id: AccId(self.accs - 1), op, dtype }
+    }
+
+    /// A fresh thread-private row.
+    pub fn scratch(&mut self, dtype: DType, len: Expr) -> Mem {
+        self.scratch.push(Scratch { dtype, len });
+        Mem::Scratch(self.scratch.len() as u32 - 1)
+    }
+
+    fn note(&mut self, name: &'static str) {
+        if self.names.len() < 6 && self.names.last() != Some(&name) {
+            self.names.push(name);
+        }
+    }
+
+    fn depth(&self) -> usize {
+        self.scopes.len() - 1
+    }
+
+    fn depth_of(&self, e: &Expr) -> usize {
+        e.symbols()
+            .iter()
+            .map(|s| match self.reg_syms.get(s) {
+                Some(r) => self.regs[r.0 as usize].1,
+                None => self.scopes.iter().position(|sc| sc.var.as_ref() == Some(s)).unwrap_or(0),
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn reg_depth(&self, r: Reg) -> usize {
+        self.regs[r.0 as usize].1
+    }
+
+    /// The dtype of a register.
+    pub fn dtype(&self, r: Reg) -> DType {
+        self.regs[r.0 as usize].0
+    }
+
+    /// Defines a register in the scope at `depth`.
+    fn define(&mut self, dtype: DType, def: Def, depth: usize) -> Reg {
+        let reg = Reg(self.regs.len() as u32);
+        self.regs.push((dtype, depth));
+        self.scopes[depth].body.push(Stmt::Let { reg, dtype, def });
+        reg
+    }
+
+    /// The final value of an accumulator, in the current scope.
+    pub fn result(&mut self, acc: &Acc) -> Reg {
+        let dtype = if acc.op.is_arg() { DType::I64 } else { acc.dtype };
+        self.define(dtype, Def::Acc(acc.id), self.depth())
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, value: Scalar, dtype: DType) -> Reg {
+        self.define(dtype, Def::Const(value.cast(dtype)), 0)
+    }
+
+    /// An elementwise operation, as far out as its operands allow.
+    pub fn pw(&mut self, op: PwOp, args: Vec<Reg>, dtype: DType) -> Reg {
+        let depth = args.iter().map(|r| self.reg_depth(*r)).max().unwrap_or(0);
+        self.note(op.name());
+        self.define(dtype, Def::Pw { op, args }, depth)
+    }
+
+    /// `r` as `dtype`.
+    pub fn convert(&mut self, r: Reg, dtype: DType) -> Reg {
+        if self.dtype(r) == dtype {
+            return r;
+        }
+        self.define(dtype, Def::Convert { arg: r }, self.reg_depth(r))
+    }
+
+    /// An expression over space variables as one over loop variables.
+    fn finish(&self, e: &Expr) -> Expr {
+        self.bounds.simplify(&e.substitute(&|s| self.place.get(s).cloned()))
+    }
+
+    /// The value of an expression over space variables, as `dtype`.
+    pub fn expr(&mut self, e: &Expr, dtype: DType) -> Reg {
+        self.uses.push((e.clone(), UseKind::Value));
+        let e = self.finish(e);
+        self.finished_expr(&e, dtype)
+    }
+
+    fn finished_expr(&mut self, e: &Expr, dtype: DType) -> Reg {
+        if !e.symbols().iter().any(|s| self.reg_syms.contains_key(s)) {
+            let depth = self.depth_of(e);
+            return self.define(dtype, Def::Expr(e.clone()), depth);
+        }
+        let mut sum: Option<Reg> = None;
+        for t in e.terms() {
+            let mut product: Option<Reg> = None;
+            for f in &t.factors {
+                let r = match f {
+                    Atom::Sym(s) => match self.reg_syms.get(s) {
+                        Some(r) => *r,
+                        None => self.finished_expr(&Expr::from_atom(f.clone()), DType::I64),
+                    },
+                    Atom::FloorDiv(x, y) => self.finished_binary(PwOp::FloorDiv, x, y),
+                    Atom::Mod(x, y) => self.finished_binary(PwOp::Remainder, x, y),
+                    Atom::Min(x, y) => self.finished_binary(PwOp::Minimum, x, y),
+                    Atom::Max(x, y) => self.finished_binary(PwOp::Maximum, x, y),
+                };
+                product = Some(match product {
+                    None => r,
+                    Some(p) => self.pw(PwOp::Mul, vec![p, r], DType::I64),
+                });
+            }
+            let term = match product {
+                None => self.constant(Scalar::Int(t.coef), DType::I64),
+                Some(p) if t.coef == 1 => p,
+                Some(p) => {
+                    let c = self.constant(Scalar::Int(t.coef), DType::I64);
+                    self.pw(PwOp::Mul, vec![p, c], DType::I64)
+                }
+            };
+            sum = Some(match sum {
+                None => term,
+                Some(s) => self.pw(PwOp::Add, vec![s, term], DType::I64),
+            });
+        }
+        let r = match sum {
+            Some(r) => r,
+            None => self.constant(Scalar::Int(0), DType::I64),
+        };
+        self.convert(r, dtype)
+    }
+
+    fn finished_binary(&mut self, op: PwOp, x: &Expr, y: &Expr) -> Reg {
+        let a = self.finished_expr(x, DType::I64);
+        let b = self.finished_expr(y, DType::I64);
+        self.pw(op, vec![a, b], DType::I64)
+    }
+
+    fn index(&mut self, flat: &Expr) -> Index {
+        let mut base = self.finish(flat);
+        let mut indirect = vec![];
+        for s in base.symbols() {
+            let Some(&r) = self.reg_syms.get(&s) else { continue };
+            if let Some((stride, rest)) = base.linear_in(&s) {
+                indirect.push((r, stride));
+                base = rest;
+            } else {
+                let r = self.finished_expr(&self.finish(flat), DType::I64);
+                return Index { base: Expr::ZERO, indirect: vec![(r, Expr::ONE)] };
+            }
+        }
+        // Strides must be uniform; a product of two indirect parts is not.
+        if indirect.iter().any(|(_, s)| s.symbols().iter().any(|x| self.reg_syms.contains_key(x))) {
+            let r = self.finished_expr(&self.finish(flat), DType::I64);
+            return Index { base: Expr::ZERO, indirect: vec![(r, Expr::ONE)] };
+        }
+        Index { base, indirect }
+    }
+
+    fn index_depth(&self, i: &Index) -> usize {
+        i.indirect.iter().map(|(r, _)| self.reg_depth(*r)).chain([self.depth_of(&i.base)]).max().unwrap_or(0)
+    }
+
+    /// The parameter for a piece of memory.
+    pub fn param(&mut self, memory: Memory, dtype: DType, write: bool) -> Mem {
+        let at = self.params.iter().position(|(m, _)| *m == memory).unwrap_or_else(|| {
+            self.params.push((memory, Param { dtype, written: false, read: false }));
+            self.params.len() - 1
+        });
+        let p = &mut self.params[at].1;
+        p.written |= write;
+        p.read |= !write;
+        Mem::Param(at as u32)
+    }
+
+    /// A load of element `flat` (over space variables).
+    pub fn load(&mut self, mem: Mem, dtype: DType, flat: &Expr, mask: Option<Reg>) -> Reg {
+        self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
+        let index = self.index(flat);
+        let depth = self.index_depth(&index).max(mask.map_or(0, |m| self.reg_depth(m)));
+        let fallback = Scalar::Int(0).cast(dtype);
+        self.define(dtype, Def::Load { mem, index, mask, fallback }, depth)
+    }
+
+    /// A load that must happen at this point of the innermost loop (of memory the nest writes).
+    pub fn load_here(&mut self, mem: Mem, dtype: DType, flat: &Expr) -> Reg {
+        self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
+        let index = self.index(flat);
+        let fallback = Scalar::Int(0).cast(dtype);
+        self.define(dtype, Def::Load { mem, index, mask: None, fallback }, self.depth())
+    }
+
+    /// A store to element `flat` (over space variables), in the innermost loop.
+    pub fn store(&mut self, mem: Mem, flat: &Expr, value: Reg, mask: Option<Reg>) {
+        self.uses.push((flat.clone(), UseKind::Store(self.dtype(value).bytes())));
+        let index = self.index(flat);
+        let depth = self.depth();
+        self.scopes[depth].body.push(Stmt::Store { mem, index, value, mask });
+    }
+
+    /// Feeds an accumulator, in the innermost loop.
+    pub fn update(&mut self, acc: AccId, value: Reg, index: Option<Reg>) {
+        let depth = self.depth();
+        self.scopes[depth].body.push(Stmt::Update { acc, value, index });
+    }
+
+    /// A fresh symbol that stands for a register in index expressions.
+    pub fn symbol(&mut self, r: Reg) -> Expr {
+        let s = Sym::new(&format!("$r{}", r.0));
+        self.reg_syms.insert(s.clone(), r);
+        Expr::from_atom(Atom::Sym(s))
+    }
+
+    /// A checked index register as a coordinate in `0..extent`, with the mask under which it may be
+    /// used. `wrap`: negative indices count from the end.
+    pub fn checked_index(&mut self, r: Reg, extent: &Expr, wrap: bool, mask: Option<Reg>, what: &str) -> (Expr, Option<Reg>) {
+        let r = self.convert(r, DType::I64);
+        let n = self.expr(extent, DType::I64);
+        let zero = self.constant(Scalar::Int(0), DType::I64);
+        let mut i = r;
+        if wrap {
+            let wrapped = self.pw(PwOp::Add, vec![r, n], DType::I64);
+            let negative = self.pw(PwOp::Lt, vec![r, zero], DType::Bool);
+            i = self.pw(PwOp::Where, vec![negative, wrapped, r], DType::I64);
+        }
+        let low = self.pw(PwOp::Ge, vec![i, zero], DType::Bool);
+        let high = self.pw(PwOp::Lt, vec![i, n], DType::Bool);
+        let ok = self.pw(PwOp::And, vec![low, high], DType::Bool);
+        let checked = match mask {
+            None => ok,
+            Some(m) => {
+                let off = self.pw(PwOp::Not, vec![m], DType::Bool);
+                self.pw(PwOp::Or, vec![ok, off], DType::Bool)
+            }
+        };
+        let entry = ("IndexError".to_string(), what.to_string());
+        let code = self.checks.iter().position(|c| *c == entry).unwrap_or_else(|| {
+            self.checks.push(entry);
+            self.checks.len() - 1
+        });
+        let depth = self.reg_depth(checked);
+        self.scopes[depth].body.push(Stmt::Check { ok: checked, code: code as u32 });
+        if self.bounds.facts.ge(extent, &Expr::ONE) {
+            let one = self.constant(Scalar::Int(1), DType::I64);
+            let last = self.pw(PwOp::Sub, vec![n, one], DType::I64);
+            let up = self.pw(PwOp::Maximum, vec![i, zero], DType::I64);
+            let clamped = self.pw(PwOp::Minimum, vec![up, last], DType::I64);
+            return (self.symbol(clamped), mask);
+        }
+        let both = match mask {
+            None => ok,
+            Some(m) => self.pw(PwOp::And, vec![ok, m], DType::Bool),
+        };
+        (self.symbol(i), Some(both))
+    }
+
+    /// The register that holds element `coords` (over space variables) of `v`.
+    pub fn value(&mut self, v: ValueId, coords: &[Expr], mask: Option<Reg>) -> Result<Reg, Error> {
+        match self.known.get(&v).cloned() {
+            Some(Known::Reg(r)) => return Ok(r),
+            Some(Known::At(mem, flat)) => {
+                let key = (v, coords.to_vec(), None);
+                if let Some(r) = self.remembered(&key) {
+                    return Ok(r);
+                }
+                let dtype = self.a.graph.tensor(v).dtype;
+                let r = self.load_here(mem, dtype, &flat);
+                self.remember(key, r);
+                return Ok(r);
+            }
+            None => {}
+        }
+        let key = (v, coords.to_vec(), mask);
+        if let Some(r) = self.remembered(&key) {
+            return Ok(r);
+        }
+        let r = if self.a.realised[v.index()] && !self.members.contains(&v) {
+            let ty = self.a.graph.tensor(v).clone();
+            let mem = self.param(Memory::Value(v), ty.dtype, false);
+            self.load(mem, ty.dtype, &dot(coords, &ty.strides), mask)
+        } else {
+            self.compute(v, coords, mask)?
+        };
+        self.remember(key, r);
+        Ok(r)
+    }
+
+    fn remembered(&self, key: &Key) -> Option<Reg> {
+        self.scopes.iter().find_map(|s| s.memo.get(key)).copied()
+    }
+
+    fn remember(&mut self, key: Key, r: Reg) {
+        let depth = self.reg_depth(r);
+        self.scopes[depth].memo.insert(key, r);
+    }
+
+    fn compute(&mut self, v: ValueId, coords: &[Expr], mask: Option<Reg>) -> Result<Reg, Error> {
+        let g = self.a.graph;
+        let node = g.def(v);
+        let ty = g.tensor(v);
+        let shape = |x: ValueId| &g.tensor(x).shape;
+        match &node.op {
+            Op::Pointwise(op) => {
+                let mut args = vec![];
+                for &x in &node.inputs {
+                    args.push(self.value(x, &broadcast_coords(shape(x), coords), mask)?);
+                }
+                if matches!(op, PwOp::FloorDiv | PwOp::TruncDiv | PwOp::Remainder | PwOp::Fmod) && self.dtype(args[1]).is_int() {
+                    self.check_divisor(args[1], mask);
+                }
+                Ok(self.pw(*op, args, ty.dtype))
+            }
+            Op::Convert => {
+                let x = node.inputs[0];
+                let r = self.value(x, &broadcast_coords(shape(x), coords), mask)?;
+                Ok(self.convert(r, ty.dtype))
+            }
+            Op::Copy => {
+                let x = node.inputs[0];
+                self.value(x, &broadcast_coords(shape(x), coords), mask)
+            }
+            Op::View(view) => {
+                let x = node.inputs[0];
+                let c = view_coords(view, shape(x), &ty.shape, coords, &self.bounds);
+                self.value(x, &c, mask)
+            }
+            Op::Full(s) => Ok(self.constant(*s, ty.dtype)),
+            Op::FullSym(e) => Ok(self.expr(e, ty.dtype)),
+            Op::Iota { start, step } => {
+                let e = start + &(step * &coords[0]);
+                Ok(self.expr(&e, ty.dtype))
+            }
+            Op::Index { dims, at } => {
+                self.note("index");
+                let index = node.inputs[1..].to_vec();
+                let rank = index.iter().map(|&x| shape(x).len()).max().unwrap_or(0);
+                let x = node.inputs[0];
+                let (mut picked, mut mask) = (vec![], mask);
+                for (&i, &d) in index.iter().zip(dims) {
+                    let r = self.value(i, &broadcast_coords(shape(i), &coords[*at..*at + rank]), mask)?;
+                    let (c, m) = self.checked_index(r, &shape(x)[d], true, mask, "index out of range in self");
+                    picked.push(c);
+                    mask = m;
+                }
+                let c = index_operand_coords(shape(x).len(), dims, *at, rank, coords, &picked);
+                self.value(x, &c, mask)
+            }
+            Op::Gather { dim } => {
+                self.note("gather");
+                let (x, i) = (node.inputs[0], node.inputs[1]);
+                let r = self.value(i, coords, mask)?;
+                let what = "index out of bounds in gather";
+                let (c, mask) = self.checked_index(r, &shape(x)[*dim], false, mask, what);
+                let mut at = coords.to_vec();
+                at[*dim] = c;
+                self.value(x, &at, mask)
+            }
+            Op::Cat { dim } => self.cat(&node.inputs.clone(), *dim, coords, mask, ty.dtype),
+            Op::Pad { low, high, value } => {
+                self.note("pad");
+                let x = node.inputs[0];
+                let inner: Vec<Expr> = coords.iter().zip(low).map(|(c, l)| c - l).collect();
+                let mut inside = mask;
+                for d in 0..inner.len() {
+                    let facts = &self.bounds.facts;
+                    let (below, above) = (facts.ge(&Expr::ZERO, &low[d]), facts.ge(&Expr::ZERO, &high[d]));
+                    if !below {
+                        inside = self.and_in_range(inside, &inner[d], None);
+                    }
+                    if !above {
+                        let extent = shape(x)[d].clone();
+                        inside = self.and_in_range(inside, &inner[d], Some(&extent));
+                    }
+                }
+                let r = self.value(x, &inner, inside)?;
+                let Some(m) = inside else { return Ok(r) };
+                let fill = self.constant(*value, ty.dtype);
+                Ok(self.pw(PwOp::Where, vec![m, r, fill], ty.dtype))
+            }
+            other => Err(Error::Internal(format!("{other:?} reached the emitter"))),
+        }
+    }
+
+    /// `mask` and (`c >= 0` or `c < end`).
+    fn and_in_range(&mut self, mask: Option<Reg>, c: &Expr, end: Option<&Expr>) -> Option<Reg> {
+        let i = self.expr(c, DType::I64);
+        let cond = match end {
+            None => {
+                let zero = self.constant(Scalar::Int(0), DType::I64);
+                self.pw(PwOp::Ge, vec![i, zero], DType::Bool)
+            }
+            Some(n) => {
+                let n = self.expr(n, DType::I64);
+                self.pw(PwOp::Lt, vec![i, n], DType::Bool)
+            }
+        };
+        Some(match mask {
+            None => cond,
+            Some(m) => self.pw(PwOp::And, vec![m, cond], DType::Bool),
+        })
+    }
+
+    fn cat(&mut self, parts: &[ValueId], dim: usize, coords: &[Expr], mask: Option<Reg>, dtype: DType) -> Result<Reg, Error> {
+        self.note("cat");
+        let mut offset = Expr::ZERO;
+        let mut result: Option<Reg> = None;
+        for (k, &x) in parts.iter().enumerate() {
+            let extent = self.a.graph.tensor(x).shape[dim].clone();
+            let mut c = coords.to_vec();
+            c[dim] = &coords[dim] - &offset;
+            let mut inside = mask;
+            if k > 0 {
+                inside = self.and_in_range(inside, &c[dim], None);
+            }
+            if k + 1 < parts.len() {
+                inside = self.and_in_range(inside, &c[dim], Some(&extent));
+            }
+            let r = self.value(x, &c, inside)?;
+            // Later parts win where they are inside; the first needs no condition.
+            result = Some(match (result, inside) {
+                (Some(before), Some(m)) => self.pw(PwOp::Where, vec![m, r, before], dtype),
+                _ => r,
+            });
+            offset = offset + extent;
+        }
+        result.ok_or_else(|| Error::Internal("cat of nothing".into()))
+    }
+
+    fn check_divisor(&mut self, divisor: Reg, mask: Option<Reg>) {
+        let zero = self.constant(Scalar::Int(0), self.dtype(divisor));
+        let mut ok = self.pw(PwOp::Ne, vec![divisor, zero], DType::Bool);
+        if let Some(m) = mask {
+            let off = self.pw(PwOp::Not, vec![m], DType::Bool);
+            ok = self.pw(PwOp::Or, vec![ok, off], DType::Bool);
+        }
+        let entry = ("RuntimeError".to_string(), "ZeroDivisionError".to_string());
+        let code = self.checks.iter().position(|c| *c == entry).unwrap_or_else(|| {
+            self.checks.push(entry);
+            self.checks.len() - 1
+        });
+        let depth = self.reg_depth(ok);
+        self.scopes[depth].body.push(Stmt::Check { ok, code: code as u32 });
+    }
+
+    /// The finished nest.
+    pub fn finish_nest(mut self, parallel: Sym, extent: Expr) -> FinishedNest {
+        while self.scopes.len() > 1 {
+            self.close();
+        }
+        let body = self.scopes.pop().map(|s| s.body).unwrap_or_default();
+        let mut syms = extent.symbols();
+        for s in &self.scratch {
+            syms.extend(s.len.symbols());
+        }
+        collect_symbols(&body, &mut syms);
+        let vars = loop_vars(&body, &parallel);
+        syms.retain(|s| !vars.contains(s));
+        let name = if self.names.is_empty() { "copy".to_string() } else { self.names.join("_") };
+        let nest = LoopNest {
+            name,
+            params: self.params.iter().map(|(_, p)| p.clone()).collect(),
+            syms: syms.into_iter().collect(),
+            scratch: self.scratch,
+            parallel,
+            extent,
+            body,
+        };
+        FinishedNest { nest, memory: self.params.into_iter().map(|(m, _)| m).collect(), checks: self.checks }
+    }
+}
+
+/// A nest with the meaning of its parameters.
+pub struct FinishedNest {
+    /// The nest.
+    pub nest: LoopNest,
+    /// What each parameter is.
+    pub memory: Vec<Memory>,
+    /// Messages of failed checks.
+    pub checks: Vec<(String, String)>,
+}
+
+/// `Σ coords × strides`.
+pub fn dot(coords: &[Expr], strides: &[Expr]) -> Expr {
+    coords.iter().zip(strides).fold(Expr::ZERO, |a, (c, s)| a + c * s)
+}
+
+fn loop_vars(body: &[Stmt], parallel: &Sym) -> BTreeSet<Sym> {
+    fn go(body: &[Stmt], out: &mut BTreeSet<Sym>) {
+        for s in body {
+            if let Stmt::For(l) = s {
+                out.insert(l.var.clone());
+                go(&l.body, out);
+            }
+        }
+    }
+    let mut out = BTreeSet::from([parallel.clone()]);
+    go(body, &mut out);
+    out
+}
+
+fn collect_symbols(body: &[Stmt], out: &mut BTreeSet<Sym>) {
+    let index = |i: &Index, out: &mut BTreeSet<Sym>| {
+        out.extend(i.base.symbols());
+        for (_, s) in &i.indirect {
+            out.extend(s.symbols());
+        }
+    };
+    for s in body {
+        match s {
+            Stmt::Let { def: Def::Expr(e), .. } => out.extend(e.symbols()),
+            Stmt::Let { def: Def::Load { index: i, .. }, .. } | Stmt::Store { index: i, .. } => index(i, out),
+            Stmt::For(l) => {
+                out.extend(l.begin.symbols());
+                out.extend(l.end.symbols());
+                collect_symbols(&l.body, out);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Estimated time of one iteration of the parallel loop, in picoseconds on one core.
+pub fn cost(nest: &LoopNest) -> Expr {
+    fn go(body: &[Stmt], regs: &mut BTreeMap<u32, DType>, lanes: i64) -> Expr {
+        let mut sum = Expr::ZERO;
+        for s in body {
+            sum = sum
+                + match s {
+                    Stmt::Let { reg, dtype, def } => {
+                        regs.insert(reg.0, *dtype);
+                        Expr::int(lanes * match def {
+                            Def::Load { index, .. } if !index.indirect.is_empty() => 60,
+                            Def::Load { .. } => 10 + 12 * dtype.bytes(),
+                            Def::Pw { op, .. } => 20 * i64::from(op.cost()),
+                            Def::Convert { .. } => 30,
+                            _ => 0,
+                        })
+                    }
+                    Stmt::Store { value, .. } => {
+                        Expr::int(lanes * (20 + 20 * regs.get(&value.0).map_or(4, |d| d.bytes())))
+                    }
+                    Stmt::Update { .. } => Expr::int(lanes * 20),
+                    Stmt::Check { .. } => Expr::int(lanes * 20),
+                    Stmt::For(l) => {
+                        let trips = (&l.end - &l.begin).substitute(&|s| {
+                            let name = s.name();
+                            (name.starts_with('i') || name == "p").then_some(Expr::ZERO)
+                        });
+                        trips * go(&l.body, regs, if l.vector { 1 } else { lanes })
+                    }
+                };
+        }
+        sum
+    }
+    // Scalar code costs about as much as a vector of 8 lanes.
+    go(&nest.body, &mut BTreeMap::new(), 8) + Expr::int(2000)
+}

@@ -63,7 +63,8 @@ def compile_graph(
     progress = _native.Progress()
     with _reporting(name, len(gm.graph.nodes), progress):
         try:
-            plan = _native.compile(gm, name, _settings(options), text, tracing, progress)
+            settings, compile_id = _settings(options), _compile_id()
+            plan = _native.compile(gm, name, settings, compile_id, text, tracing, progress)
         except (_native.CompileError, NotImplementedError) as error:
             if options.strict:
                 raise CompileError(f"ljcompile: {name} graph: {error}") from error
@@ -94,6 +95,11 @@ def _settings(options: Options) -> str:
     settings = dataclasses.asdict(options)
     settings["torch"] = torch.__version__
     return json.dumps(settings, default=str)
+
+
+def _compile_id() -> str:
+    """Dynamo's id of the frame and attempt, such as ``0/1``."""
+    return str(torch._guards.CompileContext.current_compile_id() or "")
 
 
 def _eagerly(gm: torch.fx.GraphModule, name: str, reason: str) -> Callable[[list[Any]], Any]:

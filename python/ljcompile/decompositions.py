@@ -33,11 +33,11 @@ gelu elu selu glu hardtanh leaky_relu hardswish hardsigmoid softplus log_sigmoid
 logaddexp logaddexp2 logsumexp special_log_softmax
 var var_mean std std_mean mean.default
 addmv dist norm linalg_vector_norm
-index_select
+
 mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits
 tril triu tril_indices triu_indices
 expm1_ square special_erfcx
-_to_copy.default
+
 fill.Scalar fill.Tensor
 narrow_copy slice_copy
 unbind_copy

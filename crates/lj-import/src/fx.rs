@@ -45,8 +45,8 @@ pub enum FxArg {
     Bool(bool),
     /// A concrete integer.
     Int(i64),
-    /// A float.
-    Float(f64),
+    /// A float; JSON writes what is not finite as a string.
+    Float(#[serde(with = "float")] f64),
     /// A string.
     Str(String),
     /// A dtype.
@@ -97,4 +97,28 @@ pub struct FxNode {
     pub meta: FxMeta,
     /// The user's source line, `file:line: text`.
     pub line: Option<String>,
+}
+
+/// Floats in JSON, which has no infinities and no NaN.
+mod float {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Repr {
+        Number(f64),
+        Name(String),
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub fn serialize<S: Serializer>(v: &f64, s: S) -> Result<S::Ok, S::Error> {
+        if v.is_finite() { Repr::Number(*v) } else { Repr::Name(v.to_string()) }.serialize(s)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        match Repr::deserialize(d)? {
+            Repr::Number(v) => Ok(v),
+            Repr::Name(n) => n.parse().map_err(D::Error::custom),
+        }
+    }
 }

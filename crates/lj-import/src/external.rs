@@ -1,0 +1,161 @@
+//! Calls that ATen runs, and why.
+
+use crate::Error;
+use crate::cx::{Cx, Stop, Val};
+use crate::fx::{FxArg, FxMeta};
+use lj_ir::{Arg, DType, ExternCall, Op, Type, ValueId};
+
+/// Reasons by what the operator's name contains; the first match counts.
+const REASONS: &[(&[&str], &str)] = &[
+    (&["convolution", "conv_"], "convolution is ATen's"),
+    (&["attention"], "attention kernel is ATen's"),
+    (
+        &["dropout", "rand", "bernoulli", "normal_functional", "multinomial", "uniform", "exponential",
+          "poisson", "rrelu", "log_normal", "geometric", "cauchy"],
+        RANDOM,
+    ),
+    (&["aten.normal.", "aten.normal_"], RANDOM),
+    (&["aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot", "aten.addr.", "addmm", "addmv", "_scaled_mm"],
+     "matrix multiplication is ATen's"),
+    (&["lstm", "gru", "rnn_"], "recurrent cells are ATen's"),
+    (&["sort", "topk", "kthvalue", "median", "mode.", "msort", "searchsorted", "bucketize"], "sorting"),
+    (&["unique", "nonzero", "masked_select"], "the result's size depends on data"),
+    (&["scatter", "index_put", "index_add", "index_copy", "index_fill", "index_reduce", ".put"], "scatter"),
+    (&["pool"], "pooling is ATen's"),
+    (&["upsample", "grid_sampler", "im2col", "col2im"], "interpolation is ATen's"),
+    (&["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"], "scan"),
+    (&["linalg", "cholesky", "triangular", "_svd", "ormqr", "geqrf", "lu_"], "linear algebra is ATen's"),
+    (&["fft"], "Fourier transforms are ATen's"),
+    (&["embedding_bag"], "embedding bags are ATen's"),
+    (&["as_strided"], "strides spelt out by the user"),
+    (&["_local_scalar_dense", "item"], "reads a value into Python"),
+    (&["higher_order."], "a higher-order operator"),
+    (&["c10d", "_c10d_functional", "collective"], "communication"),
+];
+
+const RANDOM: &str = "random numbers: eager's bits";
+const UNKNOWN: &str = "no lowering for this operator yet";
+
+/// Why an operator without a row in the table is ATen's.
+pub(crate) fn reason(target: &str) -> &'static str {
+    if !["aten.", "prims.", "rngprims.", "higher_order.", "_c10d_functional."].iter().any(|p| target.starts_with(p)) {
+        return "an operator from outside of ATen";
+    }
+    let hit = REASONS.iter().find(|(names, _)| names.iter().any(|n| target.contains(n)));
+    hit.map_or(UNKNOWN, |(_, reason)| reason)
+}
+
+/// View operators whose results would share memory with the plan's buffers: their copying twins.
+const COPIES: &[(&str, &str)] = &[
+    ("aten.as_strided.default", "aten.as_strided_copy.default"),
+    ("aten.diagonal.default", "aten.diagonal_copy.default"),
+    ("aten.unfold.default", "aten.unfold_copy.default"),
+    ("aten.view.dtype", "aten.view_copy.dtype"),
+    ("aten.view_as_real.default", "aten.view_as_real_copy.default"),
+    ("aten.view_as_complex.default", "aten.view_as_complex_copy.default"),
+    ("aten._conj.default", "aten._conj_copy.default"),
+    ("aten._neg_view.default", "aten._neg_view_copy.default"),
+    ("aten.slice.Tensor", "aten.slice_copy.Tensor"),
+    ("aten.select.int", "aten.select_copy.int"),
+];
+
+/// Adds a call of ATen for the current node.
+pub(crate) fn call(cx: &mut Cx<'_>, target: &str, reason: &str, effect: bool) -> Result<Val, Error> {
+    if target == "aten.copy_.default" {
+        return crate::run::copy_into(cx);
+    }
+    let name = target.split('.').nth(1).unwrap_or_default();
+    if target.starts_with("aten.") && name.ends_with('_') && !name.ends_with("__") {
+        return Err(cx.error("changes a tensor in place, which only `copy_` into an input may"));
+    }
+    let mut inputs = vec![];
+    let node = cx.node;
+    let args = node.args.iter().map(|a| arg(cx, a, &mut inputs)).collect::<Result<_, _>>()?;
+    let kwargs = node
+        .kwargs
+        .iter()
+        .map(|(k, a)| Ok((k.clone(), arg(cx, a, &mut inputs)?)))
+        .collect::<Result<_, Error>>()?;
+    let target = COPIES.iter().find(|(view, _)| *view == target).map_or(target, |(_, copy)| copy);
+    let call = ExternCall {
+        target: target.into(),
+        args,
+        kwargs,
+        reason: reason.into(),
+        effect: effect || reason == RANDOM,
+    };
+    let mut types = vec![];
+    result_types(cx, &node.meta, &mut types)?;
+    let types = if types.is_empty() { vec![Type::None] } else { types };
+    let values = cx.graph.push(Op::Extern(call), inputs, types, cx.prov);
+    let mut values = values.into_iter();
+    Ok(result(&node.meta, &mut values))
+}
+
+fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
+    Ok(match a {
+        FxArg::Node(n) => match cx.val(*n) {
+            Ok(val) => value(cx, val, inputs)?,
+            Err(Stop::Fail(e)) => return Err(e),
+            Err(Stop::Decline(why)) => return Err(cx.error(why)),
+        },
+        FxArg::None => Arg::None,
+        FxArg::Bool(b) => Arg::Bool(*b),
+        FxArg::Int(i) => Arg::Int((*i).into()),
+        FxArg::Float(f) => Arg::Float(f.to_bits()),
+        FxArg::Str(s) => Arg::Str(s.clone()),
+        FxArg::DType(d) => Arg::DType(*d),
+        FxArg::Device(d) => Arg::Device(*d),
+        FxArg::Layout(l) => Arg::Layout(l.clone()),
+        FxArg::MemoryFormat(m) => Arg::MemoryFormat(m.clone()),
+        FxArg::List(l) => Arg::List(l.iter().map(|a| arg(cx, a, inputs)).collect::<Result<_, _>>()?),
+        FxArg::Object(i) => Arg::Object(*i),
+    })
+}
+
+fn value(cx: &Cx<'_>, val: &Val, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
+    Ok(match val {
+        Val::Tensor(v) | Val::Float(v) | Val::Scalar(v) => {
+            let at = inputs.iter().position(|i| i == v).unwrap_or(inputs.len());
+            if at == inputs.len() {
+                inputs.push(*v);
+            }
+            Arg::Input(at)
+        }
+        Val::Int(e) => Arg::Int(e.clone()),
+        Val::List(l) => Arg::List(l.iter().map(|v| value(cx, v, inputs)).collect::<Result<_, _>>()?),
+        Val::None => Arg::None,
+        Val::Unusable(why) => return Err(cx.error(*why)),
+    })
+}
+
+/// The types of the results, lists flattened.
+fn result_types(cx: &Cx<'_>, meta: &FxMeta, out: &mut Vec<Type>) -> Result<(), Error> {
+    out.push(match meta {
+        FxMeta::Tensor(t) => Type::Tensor(t.clone()),
+        FxMeta::SymInt(e) => Type::SymInt(e.clone()),
+        FxMeta::SymFloat => Type::Scalar(DType::F64),
+        FxMeta::SymBool => Type::Scalar(DType::Bool),
+        FxMeta::None => Type::None,
+        FxMeta::List(l) => return l.iter().try_for_each(|m| result_types(cx, m, out)),
+        FxMeta::Other(what) => return Err(cx.error(format!("gives {what}, which the IR has no type for"))),
+    });
+    Ok(())
+}
+
+/// The results in the structure of the metadata.
+fn result(meta: &FxMeta, values: &mut impl Iterator<Item = ValueId>) -> Val {
+    match meta {
+        FxMeta::List(l) => Val::List(l.iter().map(|m| result(m, values)).collect()),
+        FxMeta::SymInt(e) => {
+            values.next();
+            Val::Int(e.clone())
+        }
+        FxMeta::None | FxMeta::Other(_) => {
+            values.next();
+            Val::None
+        }
+        FxMeta::Tensor(_) => values.next().map_or(Val::None, Val::Tensor),
+        FxMeta::SymFloat | FxMeta::SymBool => values.next().map_or(Val::None, Val::Scalar),
+    }
+}

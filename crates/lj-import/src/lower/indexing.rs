@@ -1,0 +1,198 @@
+//! Gathers and the gradient of an embedding.
+
+use super::Row;
+use super::views::clamp_index;
+use crate::cx::{Cx, Lowered, Val, decline};
+use crate::fx::FxArg;
+use lj_ir::{DType, Expr, Op, PwOp, Scalar, TensorType, ValueId, View};
+
+pub(super) const ROWS: &[Row] = &[
+    ("aten.index.Tensor", index),
+    ("aten._unsafe_index.Tensor", index),
+    ("aten.index_select.default", |cx| {
+        let x = cx.tensor(0, "self")?;
+        let rank = cx.rank(x);
+        let dim = cx.dim(1, "dim", 0, rank)?;
+        let index = cx.tensor(2, "index")?;
+        if rank == 0 {
+            return decline("index_select of a 0-d tensor");
+        }
+        let n = cx.graph.tensor(index).numel();
+        let index = cx.reshape(index, vec![n]);
+        let index = strict(cx, index)?;
+        indexed(cx, x, vec![dim], dim, vec![index])
+    }),
+    ("aten.embedding.default", |cx| {
+        let (table, index) = (cx.tensor(0, "weight")?, cx.tensor(1, "indices")?);
+        let index = strict(cx, index)?;
+        indexed(cx, table, vec![0], 0, vec![index])
+    }),
+    ("aten.embedding_dense_backward.default", embedding_backward),
+    ("aten.gather.default", gather),
+    ("aten.flip.default", |cx| {
+        let x = cx.tensor(0, "self")?;
+        let dims = match cx.exprs(1, "dims")? {
+            Some(l) if !l.is_empty() => cx.dims(1, "dims", cx.rank(x))?,
+            _ => vec![],
+        };
+        let ty = cx.result()?.clone();
+        let op = if dims.is_empty() { Op::Copy } else { Op::View(View::Flip(dims)) };
+        Ok(Val::Tensor(cx.push(op, vec![x], ty)))
+    }),
+    ("aten.slice_scatter.default", slice_scatter),
+    ("aten.select_scatter.default", select_scatter),
+];
+
+/// An index of which negative values raise: `Op::Index` would count them from the end, so they
+/// become the largest integer, which is out of range of everything.
+fn strict(cx: &mut Cx<'_>, index: ValueId) -> Lowered<ValueId> {
+    let index = cx.convert(index, DType::I64);
+    let zero = cx.constant(Scalar::Int(0), DType::I64);
+    let outside = cx.constant(Scalar::Int(i64::MAX), DType::I64);
+    let negative = cx.pw(PwOp::Lt, &[index, zero])?;
+    cx.pw(PwOp::Where, &[negative, outside, index])
+}
+
+fn indexed(cx: &mut Cx<'_>, x: ValueId, dims: Vec<usize>, at: usize, indices: Vec<ValueId>) -> Lowered {
+    let ty = cx.result()?.clone();
+    let mut inputs = vec![x];
+    inputs.extend(indices);
+    Ok(Val::Tensor(cx.push(Op::Index { dims, at }, inputs, ty)))
+}
+
+fn index(cx: &mut Cx<'_>) -> Lowered {
+    let x = cx.tensor(0, "self")?;
+    let Some(FxArg::List(list)) = cx.arg(1, "indices") else { return decline("the indices are no list") };
+    let (mut dims, mut indices) = (vec![], vec![]);
+    for (dim, a) in list.iter().enumerate() {
+        if matches!(a, FxArg::None) {
+            continue;
+        }
+        let i = cx.as_tensor(a)?;
+        if matches!(cx.dtype(i), DType::Bool | DType::U8) {
+            return decline("boolean mask: the result's size depends on data");
+        }
+        dims.push(dim);
+        indices.push(cx.convert(i, DType::I64));
+    }
+    if dims.is_empty() {
+        return decline("no index at all");
+    }
+    // Index dims stand where the first indexed dim was, or in front when the dims are apart.
+    let adjacent = dims.windows(2).all(|w| w[1] == w[0] + 1);
+    let at = if adjacent { dims[0] } else { 0 };
+    indexed(cx, x, dims, at, indices)
+}
+
+fn embedding_backward(cx: &mut Cx<'_>) -> Lowered {
+    let (grad, index) = (cx.tensor(0, "grad_output")?, cx.tensor(1, "indices")?);
+    let padding_idx = cx.int(3, "padding_idx", -1)?;
+    if cx.bool(4, "scale_grad_by_freq", false)? {
+        return decline("embedding gradient scaled by frequency");
+    }
+    let ty = cx.result()?.clone();
+    let index = cx.convert(index, DType::I64);
+    let compute = ty.dtype.compute();
+    let grad = cx.convert(grad, compute);
+    let r = cx.push(Op::EmbeddingGrad { padding_idx }, vec![grad, index], TensorType { dtype: compute, ..ty });
+    cx.done(r)
+}
+
+fn gather(cx: &mut Cx<'_>) -> Lowered {
+    let mut x = cx.tensor(0, "self")?;
+    let mut index = cx.tensor(2, "index")?;
+    let rank = cx.rank(x);
+    let dim = cx.dim(1, "dim", 0, rank)?;
+    if cx.rank(index) != rank {
+        return decline("the index has another rank than the tensor");
+    }
+    index = cx.convert(index, DType::I64);
+    let ty = cx.result()?.clone();
+    if rank == 0 {
+        let one = vec![Expr::ONE];
+        x = cx.reshape(x, one.clone());
+        index = cx.reshape(index, one.clone());
+        let flat = TensorType { strides: one.clone(), shape: one, ..ty.clone() };
+        let r = cx.push(Op::Gather { dim: 0 }, vec![x, index], flat);
+        return Ok(Val::Tensor(cx.view(View::Reshape, r, ty)));
+    }
+    for d in (0..rank).filter(|d| *d != dim) {
+        let (want, have) = (cx.ty(index).shape[d].clone(), cx.ty(x).shape[d].clone());
+        if !cx.graph.facts.eq(&want, &have) {
+            x = cx.narrow(x, d, &Expr::ZERO, &want);
+        }
+    }
+    Ok(Val::Tensor(cx.push(Op::Gather { dim }, vec![x, index], ty)))
+}
+
+/// The constant that fills `x`, if one does.
+fn fill_of(cx: &Cx<'_>, mut x: ValueId) -> Option<Scalar> {
+    loop {
+        let node = cx.graph.def(x);
+        match &node.op {
+            Op::Full(s) => return Some(*s),
+            Op::View(_) | Op::Copy => x = node.inputs[0],
+            _ => return None,
+        }
+    }
+}
+
+/// `x` with `src` in place of `x[..., start : start+len, ...]`.
+fn replaced(cx: &mut Cx<'_>, x: ValueId, src: ValueId, dim: usize, start: &Expr, len: &Expr) -> Lowered {
+    let ty = cx.result()?.clone();
+    let src = cx.convert(src, ty.dtype);
+    let mut part = cx.shape(x);
+    let extent = part[dim].clone();
+    part[dim] = len.clone();
+    let src = cx.expand(src, &part);
+    let end = start + len;
+    let after = &extent - &end;
+    if start.is(0) && cx.graph.facts.eq(len, &extent) {
+        return Ok(Val::Tensor(cx.push(Op::Copy, vec![src], ty)));
+    }
+    // Zeros around a piece (the gradient of a slice) are padding.
+    if let Some(value) = fill_of(cx, x) {
+        let mut low = vec![Expr::ZERO; part.len()];
+        let mut high = low.clone();
+        (low[dim], high[dim]) = (start.clone(), after);
+        let value = value.cast(ty.dtype);
+        return Ok(Val::Tensor(cx.push(Op::Pad { low, high, value }, vec![src], ty)));
+    }
+    let mut parts = vec![];
+    if !start.is(0) {
+        parts.push(cx.narrow(x, dim, &Expr::ZERO, start));
+    }
+    parts.push(src);
+    if !after.is(0) {
+        parts.push(cx.narrow(x, dim, &end, &after));
+    }
+    Ok(Val::Tensor(cx.push(Op::Cat { dim }, parts, ty)))
+}
+
+fn slice_scatter(cx: &mut Cx<'_>) -> Lowered {
+    let (x, src) = (cx.tensor(0, "self")?, cx.tensor(1, "src")?);
+    let dim = cx.dim(2, "dim", 0, cx.rank(x))?;
+    if cx.int(5, "step", 1)? != 1 {
+        return decline("slice_scatter with a step");
+    }
+    let extent = cx.ty(x).shape[dim].clone();
+    let start = cx.expr(3, "start")?;
+    let start = clamp_index(cx, start, Expr::ZERO, &extent);
+    let len = cx.ty(src).shape[dim].clone();
+    replaced(cx, x, src, dim, &start, &len)
+}
+
+fn select_scatter(cx: &mut Cx<'_>) -> Lowered {
+    let (x, src) = (cx.tensor(0, "self")?, cx.tensor(1, "src")?);
+    let dim = cx.dim(2, "dim", 0, cx.rank(x))?;
+    let Some(index) = cx.expr(3, "index")? else { return decline("the index is missing") };
+    let extent = cx.ty(x).shape[dim].clone();
+    let index = if cx.graph.facts.range(&index).1 < 0 { &index + &extent } else { index };
+    if !cx.graph.facts.ge(&index, &Expr::ZERO) {
+        return decline("an index of unknown sign");
+    }
+    let mut shape = cx.shape(src);
+    shape.insert(dim, Expr::ONE);
+    let src = cx.reshape(src, shape);
+    replaced(cx, x, src, dim, &index, &Expr::ONE)
+}

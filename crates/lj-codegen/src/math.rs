@@ -90,6 +90,35 @@ impl Gen<'_, '_> {
         Ok(parts[0])
     }
 
+    /// Functions whose SLEEF version overflows before the result does: large arguments go another way.
+    pub(crate) fn hyperbolic(&mut self, op: PwOp, dtype: DType, x: V, lanes: u32) -> Result<V, Error> {
+        let y = self.external_math(op, dtype, &[x], lanes)?;
+        if lanes == 0 {
+            return Ok(y);
+        }
+        let ir = self.ir;
+        let (k, ty) = (kind(dtype, false), ir.type_of(x));
+        let c = |v| ir.float(k, lanes, v);
+        let single = dtype == DType::F32;
+        let a = ir.intrinsic("llvm.fabs", &[ty], &[x]);
+        let (limit, large) = if matches!(op, PwOp::Sinh | PwOp::Cosh) {
+            // eᵃ / 2 in two factors.
+            let half = ir.fmul(a, c(0.5));
+            let e = self.pw(PwOp::Exp, dtype, &[half], lanes, &[None])?;
+            (if single { 88.0 } else { 708.0 }, ir.fmul(ir.fmul(e, c(0.5)), e))
+        } else {
+            let l = self.pw(PwOp::Log, dtype, &[a], lanes, &[None])?;
+            (if single { 1e18 } else { 1e150 }, ir.fadd(l, c(std::f64::consts::LN_2)))
+        };
+        let large = match op {
+            PwOp::Sinh | PwOp::Asinh => ir.intrinsic("llvm.copysign", &[ty], &[large, x]),
+            _ => large,
+        };
+        // acosh is defined on one side only.
+        let beyond = if op == PwOp::Acosh { x } else { a };
+        Ok(ir.select(ir.fcmp(FPred::LLVMRealOGT, beyond, c(limit)), large, y))
+    }
+
     fn f32_const(&self, lanes: u32, v: f32) -> V {
         self.ir.float(K::F32, lanes, f64::from(v))
     }

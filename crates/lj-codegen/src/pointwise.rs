@@ -235,17 +235,21 @@ impl Gen<'_, '_> {
                 ir.select(fix, ir.fadd(m, b), m)
             }
             FloorDiv => {
-                // c10::div_floor_floating.
+                // ATen's div_floor_floating_vec, with its remedy for what SLEEF's fmod gives when
+                // the quotient overflows.
                 let m = self.external_math(Fmod, dtype, &[a, b], lanes)?;
-                let q = ir.fdiv(ir.fsub(a, m), b);
+                let ratio = ir.fdiv(a, b);
+                let infinite =
+                    |v| ir.fcmp(FPred::LLVMRealOEQ, ir.intrinsic("llvm.fabs", &[ty], &[v]), c(f64::INFINITY));
+                let overflows = ir.and(infinite(ratio), ir.not(infinite(a)));
+                let q = ir.fdiv(ir.select(overflows, a, ir.fsub(a, m)), b);
                 let fix = self.sign_fix(m, b, k, lanes);
                 let q = ir.select(fix, ir.fsub(q, c(1.0)), q);
                 let f = ir.intrinsic("llvm.floor", &[ty], &[q]);
                 let up = ir.fcmp(FPred::LLVMRealOGT, ir.fsub(q, f), c(0.5));
                 let f = ir.select(up, ir.fadd(f, c(1.0)), f);
-                let ratio = ir.fdiv(a, b);
                 let zero = ir.intrinsic("llvm.copysign", &[ty], &[c(0.0), ratio]);
-                let q = ir.select(ir.fcmp(FPred::LLVMRealUNE, q, c(0.0)), f, zero);
+                let q = ir.select(ir.fcmp(FPred::LLVMRealOEQ, q, c(0.0)), zero, f);
                 ir.select(ir.fcmp(FPred::LLVMRealOEQ, b, c(0.0)), ratio, q)
             }
             Pow => {
@@ -269,8 +273,9 @@ impl Gen<'_, '_> {
                 let e = self.pw_float(Exp, dtype, &[ir.fneg(a)], lanes, &[None])?;
                 ir.fdiv(c(1.0), ir.fadd(c(1.0), e))
             }
+            Sinh | Cosh | Asinh | Acosh => self.hyperbolic(op, dtype, a, lanes)?,
             Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Tanh | Sin | Cos | Tan | Asin | Acos
-            | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Erf | Erfc => {
+            | Atan | Atanh | Erf | Erfc => {
                 self.external_math(op, dtype, &[a], lanes)?
             }
             Fmod | Atan2 | Hypot => self.external_math(op, dtype, &[a, b], lanes)?,

@@ -196,14 +196,16 @@ impl Kernels {
     /// Runs iterations `range` of nest `n`; returns the error code (0: none).
     pub fn run(&self, n: usize, bufs: &mut [Buf<'_>], syms: &[i64], range: (i64, i64)) -> i64 {
         let ptrs: Vec<*mut u8> = bufs.iter_mut().map(|b| b.0.as_mut_ptr()).collect();
-        let mut scratch = vec![0u64; 1 << 16];
-        let skip = scratch.as_ptr().align_offset(64);
+        thread_local!(static SCRATCH: std::cell::RefCell<Vec<u64>> = std::cell::RefCell::new(vec![0; 1 << 16]));
         let mut err = 0;
         // SAFETY: the function follows the kernel ABI; tests pass buffers large enough.
         unsafe {
             let f: libloading::Symbol<'_, Kernel> = self.library.get(self.symbols[n].as_bytes()).expect("symbol");
-            let scratch = scratch.as_mut_ptr().add(skip).cast();
-            f(ptrs.as_ptr(), syms.as_ptr(), scratch, range.0, range.1, &raw mut err);
+            SCRATCH.with_borrow_mut(|scratch| {
+                let skip = scratch.as_ptr().align_offset(64);
+                let scratch = scratch.as_mut_ptr().add(skip).cast();
+                f(ptrs.as_ptr(), syms.as_ptr(), scratch, range.0, range.1, &raw mut err);
+            });
         }
         err
     }

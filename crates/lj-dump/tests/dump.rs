@@ -8,8 +8,7 @@ use std::path::Path;
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
-    let names: BTreeSet<String> =
-        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let names: BTreeSet<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.into_iter().collect()
 }
 

@@ -99,6 +99,7 @@ impl DType {
 
     /// The type arithmetic on this type is done in: `f32` for the 16-bit floats, itself otherwise
     /// (ATen's `opmath_type` on the CPU).
+    #[must_use]
     pub fn compute(self) -> DType {
         match self {
             DType::F16 | DType::BF16 => DType::F32,
@@ -188,6 +189,7 @@ impl Scalar {
 
     /// The constant converted to `dtype` as ATen's `fill_` would, in canonical form (`Bool` for
     /// bool, wrapped `Int` for integers, `Float` rounded to the precision of a float type).
+    #[must_use]
     pub fn cast(self, dtype: DType) -> Scalar {
         match dtype {
             DType::Bool => Scalar::Bool(self.as_f64() != 0.0),

@@ -163,11 +163,8 @@ impl Expr {
             let c = map.entry(t.factors).or_insert(0);
             *c = c.wrapping_add(t.coef);
         }
-        let terms: Vec<Term> = map
-            .into_iter()
-            .filter(|(_, c)| *c != 0)
-            .map(|(factors, coef)| Term { factors, coef })
-            .collect();
+        let terms: Vec<Term> =
+            map.into_iter().filter(|(_, c)| *c != 0).map(|(factors, coef)| Term { factors, coef }).collect();
         match terms.as_slice() {
             [] => Expr::ZERO,
             [t] if t.factors.is_empty() => Expr::int(t.coef),
@@ -309,7 +306,13 @@ impl Expr {
     #[must_use]
     pub fn minimum(&self, o: &Expr) -> Expr {
         match (self - o).as_int() {
-            Some(d) => if d <= 0 { self.clone() } else { o.clone() },
+            Some(d) => {
+                if d <= 0 {
+                    self.clone()
+                } else {
+                    o.clone()
+                }
+            }
             None if self <= o => Expr::from_atom(Atom::Min(self.clone(), o.clone())),
             None => Expr::from_atom(Atom::Min(o.clone(), self.clone())),
         }
@@ -319,7 +322,13 @@ impl Expr {
     #[must_use]
     pub fn maximum(&self, o: &Expr) -> Expr {
         match (self - o).as_int() {
-            Some(d) => if d >= 0 { self.clone() } else { o.clone() },
+            Some(d) => {
+                if d >= 0 {
+                    self.clone()
+                } else {
+                    o.clone()
+                }
+            }
             None if self <= o => Expr::from_atom(Atom::Max(self.clone(), o.clone())),
             None => Expr::from_atom(Atom::Max(o.clone(), self.clone())),
         }
@@ -397,12 +406,16 @@ impl Expr {
                     Atom::Sym(s) => f(s)?,
                     Atom::FloorDiv(x, y) => {
                         let (x, y) = (x.eval(f)?, y.eval(f)?);
-                        if y == 0 { return None }
+                        if y == 0 {
+                            return None;
+                        }
                         floor_div(x, y)
                     }
                     Atom::Mod(x, y) => {
                         let (x, y) = (x.eval(f)?, y.eval(f)?);
-                        if y == 0 { return None }
+                        if y == 0 {
+                            return None;
+                        }
                         floor_mod(x, y)
                     }
                     Atom::Min(x, y) => x.eval(f)?.min(y.eval(f)?),

@@ -180,10 +180,11 @@ impl PwOp {
         match self {
             Where => dtype.in_kernels(),
             _ if !dtype.in_kernels() || matches!(dtype, DType::F16 | DType::BF16) => false,
-            Reciprocal | Sqrt | Rsqrt | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sigmoid
-            | Tanh | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh
-            | Erf | Erfc | Floor | Ceil | Round | Trunc | IsNan | IsInf | SignBit | Div | Atan2
-            | Hypot | Copysign => dtype.is_float(),
+            Reciprocal | Sqrt | Rsqrt | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sigmoid | Tanh
+            | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Erf | Erfc
+            | Floor | Ceil | Round | Trunc | IsNan | IsInf | SignBit | Div | Atan2 | Hypot | Copysign => {
+                dtype.is_float()
+            }
             Neg | Abs | Sign | Sub | FloorDiv | TruncDiv | Remainder | Fmod | Pow | Fmax | Fmin => {
                 dtype != DType::Bool
             }
@@ -205,8 +206,8 @@ impl PwOp {
         match self {
             Exp | Exp2 | Sigmoid | Log | Log2 => 8,
             Tanh | Erf | Expm1 | Log1p | Log10 => 12,
-            Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Erfc
-            | Pow | Atan2 | Hypot => 30,
+            Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Erfc | Pow
+            | Atan2 | Hypot => 30,
             Div | Sqrt | Rsqrt | Reciprocal => 4,
             FloorDiv | TruncDiv | Remainder | Fmod => 16,
             _ => 1,

@@ -145,10 +145,14 @@ mod tests {
         assert_eq!(view_strides(&e(&[4, 6]), &e(&[6, 1]), &e(&[2, 2, 6]), &f), Some(e(&[12, 6, 1])));
         assert_eq!(view_strides(&e(&[4, 6]), &e(&[1, 4]), &e(&[24]), &f), None);
         assert_eq!(view_strides(&e(&[4, 6]), &e(&[1, 4]), &e(&[2, 2, 6]), &f), Some(e(&[2, 1, 4])));
-        assert_eq!(view_strides(&e(&[2, 3]), &e(&[0, 1]), &e(&[2, 1, 3]), &f).map(|s| s[0].clone()), Some(Expr::ZERO));
+        assert_eq!(
+            view_strides(&e(&[2, 3]), &e(&[0, 1]), &e(&[2, 1, 3]), &f).map(|s| s[0].clone()),
+            Some(Expr::ZERO)
+        );
         let (b, s) = (Expr::sym("b"), Expr::sym("s"));
         let h = Expr::int(8);
-        let flat = view_strides(&[&b * &s, h.clone()], &[h.clone(), Expr::ONE], &[b, s.clone(), h.clone()], &f);
+        let flat =
+            view_strides(&[&b * &s, h.clone()], &[h.clone(), Expr::ONE], &[b, s.clone(), h.clone()], &f);
         assert_eq!(flat, Some(vec![&s * &h, h, Expr::ONE]));
     }
 
@@ -156,7 +160,8 @@ mod tests {
     fn refinement() {
         let f = Facts::default();
         let (b, s) = (Expr::sym("b"), Expr::sym("s"));
-        let (x, ca, cb) = refine(&[&b * &s, 8.into()], &[b.clone(), s.clone(), 2.into(), 4.into()], &f).unwrap();
+        let (x, ca, cb) =
+            refine(&[&b * &s, 8.into()], &[b.clone(), s.clone(), 2.into(), 4.into()], &f).unwrap();
         assert_eq!(x, vec![b, s, 2.into(), 4.into()]);
         assert_eq!((ca, cb), (vec![2, 2], vec![1, 1, 1, 1]));
         assert!(refine(&e(&[4, 6]), &e(&[6, 4]), &f).is_none());

@@ -29,7 +29,8 @@
 //! in order of first use and holds no entry twice and none that no node uses.
 //!
 //! **Filetests.** A stage's tests are `.lj` files in `tests/files/<stage>/` at the root of the
-//! workspace, each with its snapshot beside it. The pattern, here for a pass from text to text:
+//! workspace; what they give stands in `tests/snapshots/` of the stage's crate (`INSTA_UPDATE=always`
+//! writes it anew). The pattern, in `crates/<stage>/tests/files.rs`:
 //!
 //! ```ignore
 //! #[test]
@@ -68,8 +69,20 @@ pub struct ParseError {
 
 /// Words that mean something where a symbol may stand.
 const KEYWORDS: &[&str] = &[
-    "floordiv", "mod", "min", "max", "none", "true", "false", "inf", "nan", "dtype", "device", "layout",
-    "memory_format", "object",
+    "floordiv",
+    "mod",
+    "min",
+    "max",
+    "none",
+    "true",
+    "false",
+    "inf",
+    "nan",
+    "dtype",
+    "device",
+    "layout",
+    "memory_format",
+    "object",
 ];
 
 /// Whether `name` lexes as one identifier.

@@ -115,13 +115,17 @@ impl Graph {
         for (i, v) in self.inputs.iter().enumerate() {
             ensure!(v.index() < self.values.len(), "input {i} is {v}, which does not exist");
             let op = &self.def(*v).op;
-            ensure!(matches!(op, Op::Input { index } if *index == i), "input {i} is {v}, which is not `input {i}`");
+            ensure!(
+                matches!(op, Op::Input { index } if *index == i),
+                "input {i} is {v}, which is not `input {i}`"
+            );
         }
         for v in &self.outputs {
             ensure!(v.index() < self.values.len(), "the result {v} does not exist");
         }
         for m in &self.mutations {
-            self.verify_mutation(m.input, m.value).map_err(|e| format!("mutate {} <- {}: {e}", m.input, m.value))?;
+            self.verify_mutation(m.input, m.value)
+                .map_err(|e| format!("mutate {} <- {}: {e}", m.input, m.value))?;
         }
         Ok(())
     }

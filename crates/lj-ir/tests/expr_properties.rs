@@ -129,10 +129,10 @@ proptest! {
         let (e, by) = (t.expr(), by.expr());
         let n = Sym::new("n");
         let substituted = e.substitute(&|s| (*s == n).then(|| by.clone()));
-        if let Some(v) = eval(&by, &values) {
-            if let Some(expected) = t.eval(&[values[0], values[1], v]) {
-                prop_assert_eq!(eval(&substituted, &values), Some(expected));
-            }
+        if let Some(v) = eval(&by, &values)
+            && let Some(expected) = t.eval(&[values[0], values[1], v])
+        {
+            prop_assert_eq!(eval(&substituted, &values), Some(expected));
         }
     }
 
@@ -196,7 +196,9 @@ fn extreme_constants_do_not_panic() {
     for a in ends.map(Expr::int) {
         for b in ends.map(Expr::int) {
             let x = &(&n * &a) + &b;
-            for e in [a.floordiv(&b), a.modulo(&b), x.floordiv(&b), x.modulo(&a), a.minimum(&b), a.maximum(&x)] {
+            for e in
+                [a.floordiv(&b), a.modulo(&b), x.floordiv(&b), x.modulo(&a), a.minimum(&b), a.maximum(&x)]
+            {
                 assert_eq!(parse_expr(&e.to_string()), Ok(e.clone()));
                 let _ = e.eval(&|_| Some(i64::MIN));
                 let _ = Facts::default().simplify(&e);

@@ -15,7 +15,8 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 fn float_bits() -> impl Strategy<Value = u64> {
-    let special = vec![0.0, -0.0, 1.0, -1.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 1e300, 5e-324];
+    let special =
+        vec![0.0, -0.0, 1.0, -1.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 1e300, 5e-324];
     prop_oneof![select(special).prop_map(f64::to_bits), any::<u64>()]
 }
 
@@ -130,7 +131,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// A graph whose ids are in range and in order, and nothing else.
 fn graph() -> impl Strategy<Value = Graph> {
-    let node = (op(), prop::collection::vec(any::<Index>(), 0..4), prop::collection::vec(ty(), 0..3), 0usize..4);
+    let node =
+        (op(), prop::collection::vec(any::<Index>(), 0..4), prop::collection::vec(ty(), 0..3), 0usize..4);
     let syms = prop::collection::vec((name(), int(), int(), prop::option::of(int())), 0..3);
     let provs = prop::collection::vec((name(), prop::option::of(name())), 3);
     let ends = prop::collection::vec(any::<Index>(), 6);

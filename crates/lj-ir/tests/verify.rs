@@ -48,6 +48,8 @@ fn legal_nodes_are_accepted() {
         "%10 = view.flip [1, 0] %0 : f32[s0, 8]",
         "%10 = full 1 : bf16[3]",
         "%10 = fullsym s0*s1 : f32[]",
+        "%10 = full 0 : none\n return %10",
+        "%10 = fullsym s0 + 1 : sym(s0 + 1)",
         "%10 = iota start=0 step=-1 : i64[s0]",
         "%10 = index dims=[0] at=0 %4, %1 : f32[s0, 4]",
         "%10 = index dims=[0, 2] at=1 %6, %1, %1 : f32[s0, s0]",
@@ -125,13 +127,24 @@ fn illegal_nodes_are_refused() {
         ("%10 = view.slice dim=2 start=0 step=1 %0 : f32[s0, 8]", "there is no dim 2 in a 2-d tensor"),
         ("%10 = view.slice dim=1 start=0 step=0 %0 : f32[s0, 8]", "the step 0 is not positive"),
         ("%10 = view.slice dim=1 start=-1 step=1 %0 : f32[s0, 1]", "the start -1 is negative"),
-        ("%10 = view.slice dim=1 start=1 step=2 %0 : f32[s0, 5]", "the last index 9 is outside of the extent 8"),
-        ("%10 = view.slice dim=0 start=1 step=1 %0 : f32[s0, 8]", "the last index s0 is outside of the extent s0"),
-        ("%10 = view.slice dim=0 start=1 step=1 %0 : f32[s1, 4]", "expected the shape [s1, 8], found [s1, 4]"),
+        (
+            "%10 = view.slice dim=1 start=1 step=2 %0 : f32[s0, 5]",
+            "the last index 9 is outside of the extent 8",
+        ),
+        (
+            "%10 = view.slice dim=0 start=1 step=1 %0 : f32[s0, 8]",
+            "the last index s0 is outside of the extent s0",
+        ),
+        (
+            "%10 = view.slice dim=0 start=1 step=1 %0 : f32[s1, 4]",
+            "expected the shape [s1, 8], found [s1, 4]",
+        ),
         ("%10 = view.select dim=0 index=s0 %0 : f32[8]", "the index s0 is outside of the extent s0"),
         ("%10 = view.select dim=1 index=-1 %0 : f32[s0]", "the index -1 is outside of the extent 8"),
         ("%10 = view.select dim=1 index=0 %0 : f32[8]", "expected the shape [s0], found [8]"),
         ("%10 = view.flip [1, 1] %0 : f32[s0, 8]", "[1, 1] are not distinct dims of a 2-d tensor"),
+        ("%10 = fullsym s0 : sym(s0 + 1)", "the result is s0 + 1, not s0"),
+        ("%10 = full 0 %0 : none", "expected no operands"),
         ("%10 = fullsym s0 : i64[1]", "expected the shape [], found [1]"),
         ("%10 = iota start=0 step=1 : i64[2, 2]", "expected one dim, found 2"),
         ("%10 = full 0 : f32[-3]", "the extent -3 is negative"),
@@ -141,14 +154,29 @@ fn illegal_nodes_are_refused() {
         ("%10 = index dims=[0] at=2 %4, %1 : f32[4, s0]", "the index dims cannot stand at 2 of 1 dims"),
         ("%10 = index dims=[0] at=1 %4, %1 : f32[s0, 4]", "expected the shape [4, s0], found [s0, 4]"),
         ("%10 = gather dim=0 %0, %1 : f32[s0]", "the index has 1 dims, the tensor 2"),
-        ("%11 = full 0 : i64[s0, 9]\n %10 = gather dim=0 %0, %11 : f32[s0, 9]", "the index's extent 9 of dim 1 is larger than 8"),
-        ("%11 = full 0 : i64[s0, 2]\n %10 = gather dim=1 %0, %11 : f32[s0, 8]", "expected the shape [s0, 2], found [s0, 8]"),
-        ("%10 = embedding_grad padding_idx=-1 %0, %1 : f32[9, 4]", "expected the shape [s0, 4], found [s0, 8]"),
+        (
+            "%11 = full 0 : i64[s0, 9]\n %10 = gather dim=0 %0, %11 : f32[s0, 9]",
+            "the index's extent 9 of dim 1 is larger than 8",
+        ),
+        (
+            "%11 = full 0 : i64[s0, 2]\n %10 = gather dim=1 %0, %11 : f32[s0, 8]",
+            "expected the shape [s0, 2], found [s0, 8]",
+        ),
+        (
+            "%10 = embedding_grad padding_idx=-1 %0, %1 : f32[9, 4]",
+            "expected the shape [s0, 4], found [s0, 8]",
+        ),
         ("%10 = cat dim=0 %0, %4 : f32[s0 + 8, 8]", "expected the shape [8, 8], found [8, 4]"),
         ("%10 = cat dim=0 %0, %0 : f32[s0, 8]", "expected the extent 2*s0, found s0"),
         ("%10 = cat dim=2 %0 : f32[s0, 8]", "there is no dim 2 in a 2-d tensor"),
-        ("%10 = pad low=[1] high=[0, 0] value=0.0 %0 : f32[s0, 8]", "low, high and the result have [1, 2, 2] dims"),
-        ("%10 = pad low=[1, 0] high=[0, 0] value=0.0 %0 : f32[s0, 8]", "expected the extent s0 + 1, found s0"),
+        (
+            "%10 = pad low=[1] high=[0, 0] value=0.0 %0 : f32[s0, 8]",
+            "low, high and the result have [1, 2, 2] dims",
+        ),
+        (
+            "%10 = pad low=[1, 0] high=[0, 0] value=0.0 %0 : f32[s0, 8]",
+            "expected the extent s0 + 1, found s0",
+        ),
         ("%10 = matmul %0, %6 : f32[3, s0, 8]", "operands of 2 and 3 dims"),
         ("%10 = matmul %4, %0 : f32[8, 8]", "expected the shape [4, 8], found [s0, 8]"),
         ("%10 = matmul bias %0, %4, %2 : f32[s0, 4]", "expected the dtype f32 of operand 2, found bf16"),
@@ -172,10 +200,12 @@ fn errors_name_the_node_and_the_source_line() {
     );
 }
 
+/// How to break a graph, and the complaint.
+type Break = (fn(&mut Graph), &'static str);
+
 #[test]
 fn broken_structure_is_refused() {
     let base = graph("%10 = pw.neg %0 : f32[s0, 8]\n return %10");
-    type Break = (fn(&mut Graph), &'static str);
     let breaks: [Break; 13] = [
         (|g| g.nodes[10].inputs[0] = ValueId(99), "%99 does not exist"),
         (|g| g.nodes[10].inputs[0] = ValueId(10), "%10 is used before it is defined"),
@@ -189,10 +219,7 @@ fn broken_structure_is_refused() {
         (|g| g.inputs.push(ValueId(10)), "input 10 is %10, which is not `input 10`"),
         (|g| g.inputs.swap(0, 1), "the graph's input 0 is %1"),
         (|g| g.mutations.push(Mutation { input: ValueId(0), value: ValueId(50) }), "%50 does not exist"),
-        (
-            |g| g.facts.syms.values_mut().for_each(|i| i.max = -1),
-            "the range of s0 is empty: [2, -1]",
-        ),
+        (|g| g.facts.syms.values_mut().for_each(|i| i.max = -1), "the range of s0 is empty: [2, -1]"),
     ];
     for (break_it, message) in breaks {
         let mut g = base.clone();

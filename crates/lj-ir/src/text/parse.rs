@@ -380,7 +380,10 @@ impl Parser {
         for (i, v) in values.into_iter().enumerate() {
             match v {
                 Some(v) => graph.values.push(v),
-                None => return self.error(&format!("a node that defines %{i}: values are numbered without gaps")),
+                None => {
+                    return self
+                        .error(&format!("a node that defines %{i}: values are numbered without gaps"));
+                }
             }
         }
         self.expect('}')?;

@@ -23,17 +23,29 @@ pub(super) fn check(graph: &Graph, node: &Node) -> Check {
     }
     ensure!(node.outputs.len() == 1, "expected one result, found {}", node.outputs.len());
     // Graph outputs that are no tensors.
-    if let (Op::Full(_), Type::None) | (Op::FullSym(_), Type::SymInt(_)) = (&node.op, graph.ty(node.outputs[0])) {
+    if let (Op::Full(_), Type::None) | (Op::FullSym(_), Type::SymInt(_)) =
+        (&node.op, graph.ty(node.outputs[0]))
+    {
         ensure!(node.inputs.is_empty(), "expected no operands");
+        if let (Op::FullSym(e), Type::SymInt(t)) = (&node.op, graph.ty(node.outputs[0])) {
+            ensure!(graph.facts.eq(e, t), "the result is {t}, not {e}");
+        }
         return Ok(());
     }
-    let Some(out) = graph.ty(node.outputs[0]).tensor() else { return Err("the result must be a tensor".into()) };
+    let Some(out) = graph.ty(node.outputs[0]).tensor() else {
+        return Err("the result must be a tensor".into());
+    };
     let ins: Vec<&TensorType> = node.inputs.iter().filter_map(|&v| graph.ty(v).tensor()).collect();
     ensure!(ins.len() == node.inputs.len(), "every operand must be a tensor");
     for t in &ins {
         // ATen, too, takes a CPU scalar beside tensors of another device.
         let scalar = t.rank() == 0 && t.device == Device::Cpu;
-        ensure!(t.device == out.device || scalar, "an operand is on {}, the result on {}", t.device, out.device);
+        ensure!(
+            t.device == out.device || scalar,
+            "an operand is on {}, the result on {}",
+            t.device,
+            out.device
+        );
     }
     if !matches!(node.op, Op::View(_)) {
         for t in ins.iter().copied().chain([out]) {
@@ -173,7 +185,11 @@ impl Checker<'_> {
     fn reduce(&self, op: ReduceOp, dims: &[usize]) -> Check {
         self.arity(1)?;
         let x = self.ins[0];
-        ensure!(ascending(dims, x.rank()), "the dims {dims:?} are not ascending dims of a {}-d tensor", x.rank());
+        ensure!(
+            ascending(dims, x.rank()),
+            "the dims {dims:?} are not ascending dims of a {}-d tensor",
+            x.rank()
+        );
         ensure!(!dims.is_empty() || x.rank() == 0, "no dims to reduce");
         let accepted = match op {
             ReduceOp::Sum | ReduceOp::Prod => !is_half(x.dtype) && x.dtype != DType::Bool,
@@ -237,7 +253,11 @@ impl Checker<'_> {
             View::Flip(dims) => {
                 let mut sorted = dims.clone();
                 sorted.sort_unstable();
-                ensure!(ascending(&sorted, x.rank()), "{dims:?} are not distinct dims of a {}-d tensor", x.rank());
+                ensure!(
+                    ascending(&sorted, x.rank()),
+                    "{dims:?} are not distinct dims of a {}-d tensor",
+                    x.rank()
+                );
                 self.shape(&x.shape)
             }
         }
@@ -248,7 +268,11 @@ impl Checker<'_> {
         self.arity(1 + dims.len())?;
         let x = self.ins[0];
         self.result(x.dtype)?;
-        ensure!(ascending(dims, x.rank()), "the dims {dims:?} are not ascending dims of a {}-d tensor", x.rank());
+        ensure!(
+            ascending(dims, x.rank()),
+            "the dims {dims:?} are not ascending dims of a {}-d tensor",
+            x.rank()
+        );
         for i in 1..self.ins.len() {
             self.operand(i, DType::I64)?;
         }

@@ -6,7 +6,7 @@
 use crate::lang::{ENode, EOp, Fact, Graphs, Spec};
 use egg::Id;
 use lj_ir::Op;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Memory, ns per byte (20 GB/s and core).
 const BYTE: f64 = 0.05;
@@ -25,6 +25,8 @@ const MADE: f64 = 1e-3;
 pub(crate) struct Cost<'a> {
     /// Nodes of the input graph, canonical.
     pub originals: &'a HashSet<ENode>,
+    /// Classes that must be a tensor of their own: a view there needs a copy.
+    pub own: &'a BTreeSet<Id>,
 }
 
 impl Cost<'_> {
@@ -36,13 +38,23 @@ impl Cost<'_> {
             (op, Fact::Tensor(spec)) => tensor(eg, node, op, spec),
             _ => FREE,
         };
-        own + if self.originals.contains(node) { 0.0 } else { MADE }
+        let copy = match (&eg.analysis.table[node.key as usize].op, &eg[class].data.fact) {
+            (EOp::Op(Op::View(v)), Fact::Tensor(s)) if v.aliases() && self.own.contains(&class) => {
+                1.0 + 2.0 * elements(eg, s) * s.dtype.bytes() as f64 * BYTE
+            }
+            _ => 0.0,
+        };
+        own + copy + if self.originals.contains(node) { 0.0 } else { MADE }
     }
+}
+
+fn elements(eg: &Graphs, s: &Spec) -> f64 {
+    s.shape.iter().map(|e| eg.analysis.facts.hint(e).max(0) as f64).product()
 }
 
 fn tensor(eg: &Graphs, node: &ENode, op: &EOp, spec: &Spec) -> f64 {
     let facts = &eg.analysis.facts;
-    let numel = |s: &Spec| s.shape.iter().map(|e| facts.hint(e).max(0) as f64).product::<f64>();
+    let numel = |s: &Spec| elements(eg, s);
     let arg = |i: usize| match node.args.get(i).map(|a| &eg[*a].data.fact) {
         Some(Fact::Tensor(s)) => (numel(s), numel(s) * s.dtype.bytes() as f64),
         _ => (0.0, 0.0),

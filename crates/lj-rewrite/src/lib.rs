@@ -97,7 +97,8 @@ pub fn rewrite(graph: &Graph, config: &Config) -> Result<Rewritten, Error> {
     let roots = loaded.roots.clone();
     let done = saturate::saturate(&mut loaded.eg, &roots, &rules, limit, config.iter_limit)?;
     let originals = emit::originals(&loaded).0;
-    let cost = cost::Cost { originals: &originals };
+    let own = loaded.own.iter().map(|c| loaded.eg.find(*c)).collect();
+    let cost = cost::Cost { originals: &originals, own: &own };
     let choice = extract::extract(&loaded.eg, &roots, &cost)
         .ok_or_else(|| Error::BadResult("no choice without a cycle".into()))?;
     let graph = emit::emit(&clean, &loaded, &choice)?;

@@ -55,6 +55,8 @@ pub(crate) struct Loaded {
     pub pinned: BTreeSet<ValueId>,
     /// Classes that must be computed.
     pub roots: Vec<Id>,
+    /// Classes of pinned bases that are tensors of their own.
+    pub own: Vec<Id>,
 }
 
 /// The base of `v` and the class that computes it.
@@ -81,6 +83,7 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
         externs: vec![],
         pinned: BTreeSet::new(),
         roots: vec![],
+        own: vec![],
     };
     let mut extern_index: HashMap<ExternKey, usize> = HashMap::new();
     for (i, n) in g.nodes.iter().enumerate() {
@@ -95,10 +98,7 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
                 for &v in &n.inputs {
                     l.pin(g, v);
                     let (b, base) = base_of(g, v);
-                    let class = match base {
-                        Base::Result(_) => Some(l.node_class[g.value(b).def.index()]),
-                        _ => l.class[b.index()],
-                    };
+                    let class = l.base_class(g, b, &base);
                     args.push(class.ok_or_else(|| bad("an operand is defined after its use"))?);
                     operands.push((views(g, v), base));
                 }
@@ -152,10 +152,7 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
     for &v in g.outputs.iter().chain(g.mutations.iter().map(|m| &m.value)) {
         l.pin(g, v);
         let (b, base) = base_of(g, v);
-        let root = match base {
-            Base::Result(_) => Some(l.node_class[g.value(b).def.index()]),
-            _ => l.class[b.index()],
-        };
+        let root = l.base_class(g, b, &base);
         l.roots.extend(root);
     }
     l.eg.rebuild();
@@ -163,6 +160,18 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
 }
 
 impl Loaded {
+    /// The class that computes a base: for a result of an extern call the whole call's.
+    fn base_class(&mut self, g: &Graph, b: ValueId, base: &Base) -> Option<Id> {
+        match base {
+            Base::Result(_) => Some(*self.node_class.get(g.value(b).def.index())?),
+            Base::Input(_) => self.class[b.index()],
+            Base::Fresh(_) => {
+                self.own.extend(self.class[b.index()]);
+                self.class[b.index()]
+            }
+        }
+    }
+
     fn pin(&mut self, g: &Graph, mut v: ValueId) {
         let base = alias::base(g, v);
         while self.pinned.insert(v) && v != base {

@@ -120,3 +120,35 @@ fn reshaped(eg: &mut Graphs, new: Id, class: Id, rule: &'static str) -> Result<I
     let key = eg.analysis.intern(EOp::Op(Op::View(View::Expand)), fact);
     Ok(eg.add(ENode { key, args: Box::new([new]) }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_limit_is_hard() {
+        let text = "graph g () {
+            %0 = input 0 : bf16[4, 4]
+            %1 = convert %0 : f32[4, 4]
+            %2 = view.permute [1, 0] %1 : f32[4, 4]{1, 4}
+            %3 = view.permute [1, 0] %2 : f32[4, 4]
+            %4 = view.reshape %3 : f32[16]
+            %5 = pw.neg %4 : f32[16]
+            %6 = pw.neg %5 : f32[16]
+            return %6
+        }";
+        let graph = lj_ir::text::parse(text).unwrap();
+        let rules: Vec<&Rule> = crate::rules::all().unwrap().iter().collect();
+        let size = |limit: usize| {
+            let mut l = crate::load::load(&graph).unwrap();
+            let roots = l.roots.clone();
+            let done = saturate(&mut l.eg, &roots, &rules, limit, 20).unwrap();
+            (l.eg.total_size(), done.hit_limit, done.saturated)
+        };
+        let (all, hit, saturated) = size(10_000);
+        assert!(all > 9 && !hit && saturated);
+        // One match adds at most a few nodes, so that is all it may overshoot by.
+        let (some, hit, _) = size(8);
+        assert!(hit && some < 8 + 3, "{some}");
+    }
+}

@@ -44,6 +44,7 @@
 //! }
 //! ```
 
+mod cursor;
 mod lex;
 mod parse;
 mod print;

@@ -8,14 +8,11 @@ fn files() {
         let source = std::fs::read_to_string(path).unwrap();
         let text = match parse(&source) {
             Err(e) => format!("parse error: {e}\n"),
-            Ok(graph) => match graph.verify() {
-                Err(e) => format!("verify error: {e}\n"),
-                Ok(()) => {
-                    let text = print(&graph);
-                    assert_eq!(parse(&text), Ok(graph));
-                    text
-                }
-            },
+            Ok(graph) => {
+                let text = print(&graph);
+                assert_eq!(parse(&text).as_ref(), Ok(&graph));
+                graph.verify().map_or_else(|e| format!("verify error: {e}\n"), |()| text)
+            }
         };
         insta::assert_snapshot!(text);
     });

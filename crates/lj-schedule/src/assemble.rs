@@ -59,6 +59,12 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         buf_of: BTreeMap::new(),
         slot_of: BTreeMap::new(),
         nest_of: HashMap::new(),
+        fresh: graph
+            .outputs
+            .iter()
+            .filter(|v| graph.ty(**v).tensor().is_some())
+            .map(|v| operand_root(&a, *v))
+            .collect(),
     };
     asm.inputs();
     for u in fuse::order(&fusion, &items) {
@@ -131,6 +137,8 @@ struct Assembler<'a, 'g> {
     buf_of: BTreeMap<ValueId, BufId>,
     slot_of: BTreeMap<ValueId, SlotId>,
     nest_of: HashMap<LoopNest, u32>,
+    /// Values whose memory leaves the plan.
+    fresh: BTreeSet<ValueId>,
 }
 
 /// Number of elements from the first to the last of a strided tensor.
@@ -156,9 +164,7 @@ impl Assembler<'_, '_> {
         let elems = span(&ty);
         let kind = match self.a.graph.def(v).op {
             Op::Extern(_) => BufferKind::Extern,
-            _ if self.a.graph.outputs.iter().any(|o| {
-                self.a.graph.ty(*o).tensor().is_some() && operand_root(self.a, *o) == v
-            }) => BufferKind::Fresh,
+            _ if self.fresh.contains(&v) => BufferKind::Fresh,
             _ => BufferKind::Arena,
         };
         let b = self.buffer(ty, elems, kind);

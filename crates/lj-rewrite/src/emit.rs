@@ -46,7 +46,12 @@ pub(crate) fn emit(g: &Graph, l: &Loaded, choice: &Choice) -> Result<Graph, Erro
         g,
         l,
         choice,
-        out: Graph { name: g.name.clone(), facts: g.facts.clone(), provs: g.provs.clone(), ..Graph::default() },
+        out: Graph {
+            name: g.name.clone(),
+            facts: g.facts.clone(),
+            provs: g.provs.clone(),
+            ..Graph::default()
+        },
         done: BTreeMap::new(),
         original: originals(l).1,
         first: BTreeMap::new(),
@@ -63,7 +68,8 @@ pub(crate) fn emit(g: &Graph, l: &Loaded, choice: &Choice) -> Result<Graph, Erro
     for (i, n) in g.nodes.iter().enumerate() {
         let class = l.eg.find(l.node_class[i]);
         let first_of_class = e.first.get(&class) == Some(&NodeId(i as u32));
-        if live.contains(&class) && (first_of_class || matches!(n.op, Op::Input { .. }) || n.op.has_effect()) {
+        if live.contains(&class) && (first_of_class || matches!(n.op, Op::Input { .. }) || n.op.has_effect())
+        {
             e.need(class, n.prov)?;
         }
         for v in &n.outputs {
@@ -217,7 +223,7 @@ impl Emit<'_> {
                     Fact::Tensor(s) => {
                         let strides = match self.layout.get(&class) {
                             Some(s) => s.clone(),
-                            None => contiguous_strides(&s.shape),
+                            None => self.like_operand(op, s, &inputs),
                         };
                         Type::Tensor(with(s, strides))
                     }
@@ -229,8 +235,25 @@ impl Emit<'_> {
         }
     }
 
+    /// A layout for a value that the input graph did not have as a tensor of its own: that of an
+    /// operand of its shape, so that elements are read in the order they are written in.
+    fn like_operand(&self, op: &Op, spec: &Spec, inputs: &[ValueId]) -> Vec<Expr> {
+        let facts = &self.g.facts;
+        let elementwise = matches!(op, Op::Pointwise(_) | Op::Convert);
+        let mut types = inputs.iter().filter_map(|v| self.out.ty(*v).tensor());
+        let found = types.find(|t| elementwise && same(&t.shape, &spec.shape, facts) && is_dense(t, facts));
+        found.map_or_else(|| contiguous_strides(&spec.shape), |t| t.strides.clone())
+    }
+
     /// A view inside the graph: its strides follow from its operand's.
-    fn build_view(&mut self, node: &ENode, view: &View, spec: &Spec, mut x: ValueId, prov: u32) -> Result<ValueId, Error> {
+    fn build_view(
+        &mut self,
+        node: &ENode,
+        view: &View,
+        spec: &Spec,
+        mut x: ValueId,
+        prov: u32,
+    ) -> Result<ValueId, Error> {
         let original = self.original.get(node).map(|n| &self.g.nodes[n.index()]);
         let mut from = tensor(&self.out, x)?.clone();
         if let Some(n) = original {
@@ -339,7 +362,8 @@ impl Emit<'_> {
                 return Ok(v);
             }
             Base::Fresh(_) => {
-                let class = l.class[b.index()].ok_or_else(|| Error::BadResult(format!("{b} has no class")))?;
+                let class =
+                    l.class[b.index()].ok_or_else(|| Error::BadResult(format!("{b} has no class")))?;
                 self.need(class, n.prov)?;
                 self.value(class)?
             }
@@ -393,6 +417,17 @@ fn shares(op: &Op) -> bool {
         Op::Input { .. } | Op::Extern(_) => true,
         _ => false,
     }
+}
+
+/// Whether a tensor fills its storage without gaps or repetition, in whatever order of dims.
+fn is_dense(t: &TensorType, facts: &lj_ir::Facts) -> bool {
+    let mut left: Vec<usize> = (0..t.shape.len()).filter(|&i| !t.shape[i].is(1)).collect();
+    let mut expected = Expr::ONE;
+    while !left.is_empty() {
+        let Some(at) = left.iter().position(|&i| facts.eq(&t.strides[i], &expected)) else { return false };
+        expected = &expected * &t.shape[left.remove(at)];
+    }
+    true
 }
 
 fn spec(fact: &Fact) -> Result<&Spec, Error> {

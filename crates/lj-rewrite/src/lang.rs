@@ -73,11 +73,9 @@ pub(crate) enum Fact {
 impl Fact {
     pub fn of(ty: &Type) -> Fact {
         match ty {
-            Type::Tensor(t) => Fact::Tensor(Arc::new(Spec {
-                dtype: t.dtype,
-                device: t.device,
-                shape: t.shape.clone(),
-            })),
+            Type::Tensor(t) => {
+                Fact::Tensor(Arc::new(Spec { dtype: t.dtype, device: t.device, shape: t.shape.clone() }))
+            }
             other => Fact::Other(other.clone()),
         }
     }

@@ -121,9 +121,7 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
                 let args = args.ok_or_else(|| bad("an operand is defined after its use"))?;
                 let eop = match op {
                     Op::Input { index } => EOp::Input(*index),
-                    Op::Copy => {
-                        EOp::Copy(g.ty(*out).tensor().map(|t| t.strides.clone()).unwrap_or_default())
-                    }
+                    Op::Copy => EOp::Copy(g.ty(*out).tensor().map(|t| t.strides.clone()).unwrap_or_default()),
                     Op::Full(s) => match g.ty(*out).tensor() {
                         Some(t) if t.dtype.in_kernels() => EOp::Op(Op::Full(s.cast(t.dtype))),
                         _ => EOp::Op(op.clone()),

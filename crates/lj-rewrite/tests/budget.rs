@@ -36,7 +36,8 @@ fn transformer(layers: usize) -> Graph {
             for k in 0..if mlp { 2 } else { 12 } {
                 let op = [PwOp::Add, PwOp::Mul, PwOp::Maximum][k % 3];
                 m = g.push1(Op::Pointwise(op), vec![m, wide3[2]], y3.clone(), 0);
-                let narrow = g.push1(Op::Convert, vec![m], TensorType { dtype: DType::BF16, ..y3.clone() }, 0);
+                let narrow =
+                    g.push1(Op::Convert, vec![m], TensorType { dtype: DType::BF16, ..y3.clone() }, 0);
                 m = g.push1(Op::Convert, vec![narrow], y3.clone(), 0);
             }
             let m = g.push1(Op::Convert, vec![m], TensorType { dtype: DType::BF16, ..y3 }, 0);
@@ -76,7 +77,9 @@ fn norm(g: &mut Graph, x: ValueId, weight: ValueId, shape: &[Expr]) -> ValueId {
     let scalar = |g: &mut Graph, v: f64| {
         g.push1(Op::Full(Scalar::float(v)), vec![], TensorType::contiguous(DType::F32, vec![]), 0)
     };
-    let pw = |g: &mut Graph, op, args: Vec<ValueId>, ty: &TensorType| g.push1(Op::Pointwise(op), args, ty.clone(), 0);
+    let pw = |g: &mut Graph, op, args: Vec<ValueId>, ty: &TensorType| {
+        g.push1(Op::Pointwise(op), args, ty.clone(), 0)
+    };
     let x = g.push1(Op::Convert, vec![x], wide.clone(), 0);
     let two = scalar(g, 2.0);
     let sq = pw(g, PwOp::Pow, vec![x, two], &wide);
@@ -99,7 +102,9 @@ fn norm(g: &mut Graph, x: ValueId, weight: ValueId, shape: &[Expr]) -> ValueId {
 fn two_thousand_ops_in_time() {
     let g = transformer(16);
     g.verify().unwrap();
-    let best = (0..3).map(|_| rewrite(&g, &Config::default()).unwrap()).min_by(|a, b| a.stats.ms.total_cmp(&b.stats.ms));
+    let best = (0..3)
+        .map(|_| rewrite(&g, &Config::default()).unwrap())
+        .min_by(|a, b| a.stats.ms.total_cmp(&b.stats.ms));
     let done = best.unwrap();
     eprintln!("{} nodes -> {}: {:?} {:?}", g.nodes.len(), done.graph.nodes.len(), done.stats, done.fired);
     assert!(g.nodes.len() >= 2000);

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Tensor, evaluate, identical, ints, storage};
 use lj_ir::shape::{contiguous_strides, view_strides};
-use lj_ir::{DType, Expr, Facts, Graph, Mutation, Op, PwOp, ReduceOp, Scalar, TensorType, Type, ValueId, View};
+use lj_ir::{
+    DType, Expr, Facts, Graph, Mutation, Op, PwOp, ReduceOp, Scalar, TensorType, Type, ValueId, View,
+};
 use lj_rewrite::{Config, rewrite};
 use proptest::prelude::*;
 
@@ -67,7 +69,15 @@ fn add(g: &mut Graph, (kind, a, b, c): Step) {
         }
         3..=5 => {
             const BINARY: &[PwOp] = &[
-                PwOp::Add, PwOp::Sub, PwOp::Mul, PwOp::Div, PwOp::Maximum, PwOp::Minimum, PwOp::Lt, PwOp::Eq, PwOp::And,
+                PwOp::Add,
+                PwOp::Sub,
+                PwOp::Mul,
+                PwOp::Div,
+                PwOp::Maximum,
+                PwOp::Minimum,
+                PwOp::Lt,
+                PwOp::Eq,
+                PwOp::And,
             ];
             let op = BINARY[c as usize % BINARY.len()];
             // The nearest value that fits, starting from the picked one.
@@ -195,7 +205,11 @@ fn values(g: &Graph, seed: u64) -> Vec<Tensor> {
         let data = (0..shape.iter().product::<usize>()).map(|_| {
             let r = next();
             let special = r % 5 == 0;
-            let f = if special { FLOATS[(r / 5) as usize % FLOATS.len()] } else { (r % 2001) as f64 / 250.0 - 4.0 };
+            let f = if special {
+                FLOATS[(r / 5) as usize % FLOATS.len()]
+            } else {
+                (r % 2001) as f64 / 250.0 - 4.0
+            };
             let v = if t.dtype.is_float() { Scalar::float(f) } else { Scalar::Int((r % 11) as i64 - 5) };
             v.cast(t.dtype)
         });

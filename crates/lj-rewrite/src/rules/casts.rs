@@ -74,8 +74,7 @@ fn convert_where(f: &Found<'_>) -> Vec<Term> {
     let mut out = vec![];
     for (op, args) in f.ops(f.arg(0)) {
         let (Op::Pointwise(PwOp::Where), [c, x, y]) = (op, args) else { continue };
-        let (Some(c), Some(x), Some(y)) =
-            (f.term(*c), narrowed(f, *x, narrow), narrowed(f, *y, narrow))
+        let (Some(c), Some(x), Some(y)) = (f.term(*c), narrowed(f, *x, narrow), narrowed(f, *y, narrow))
         else {
             continue;
         };

@@ -63,11 +63,16 @@ fn fused(f: &Found<'_>, p: &Product, bias: Term, dtype: DType) -> Option<Term> {
         return None;
     }
     // Leading extents of 1 beyond the product's rank are dropped.
-    let bias = if bias.spec().shape.len() > 1 { bias.view(View::Reshape, vec![columns.clone()]) } else { bias };
+    let bias =
+        if bias.spec().shape.len() > 1 { bias.view(View::Reshape, vec![columns.clone()]) } else { bias };
     let (a, b) = (f.term(p.a)?, f.term(p.b)?);
     let spec = super::Spec { dtype, device: f.spec.device, shape: p.shape.clone() };
     let mm = Term::node(Op::Matmul { bias: true }, spec, vec![a, b, bias]);
-    Some(if f.same_shape(&p.shape, &f.spec.shape) { mm } else { mm.view(View::Reshape, f.spec.shape.clone()) })
+    Some(if f.same_shape(&p.shape, &f.spec.shape) {
+        mm
+    } else {
+        mm.view(View::Reshape, f.spec.shape.clone())
+    })
 }
 
 /// `a @ b + bias` → one product with bias. Only where the sum is the product's only reader:
@@ -103,7 +108,9 @@ fn addmm_16bit(f: &Found<'_>) -> Vec<Term> {
                 !f.roots.contains(&c) && f.eg[c].parents().all(|p| f.eg.find(p) == f.eg.find(by))
             };
             let wide = f.eg.find(x);
-            if !read_by_sum(wide, sum) || !f.tensor(wide).is_some_and(|s| f.same_shape(&s.shape, &f.spec.shape)) {
+            if !read_by_sum(wide, sum)
+                || !f.tensor(wide).is_some_and(|s| f.same_shape(&s.shape, &f.spec.shape))
+            {
                 continue;
             }
             let biases: Vec<Term> = f.converts(y).filter_map(|b| f.term(b)).collect();

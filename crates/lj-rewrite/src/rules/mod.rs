@@ -67,7 +67,12 @@ pub(crate) struct Rule {
 
 impl Rule {
     /// A rule in Rust.
-    pub fn code(name: &'static str, exactness: Exactness, root: Root, f: fn(&Found<'_>) -> Vec<Term>) -> Rule {
+    pub fn code(
+        name: &'static str,
+        exactness: Exactness,
+        root: Root,
+        f: fn(&Found<'_>) -> Vec<Term>,
+    ) -> Rule {
         Rule { name, exactness, root, search: Search::Code(f) }
     }
 

@@ -72,8 +72,7 @@ fn compose(f: &Found<'_>) -> Vec<Term> {
 /// A permutation that moves only dims of extent 1 past others is a reshape.
 fn permute_is_reshape(f: &Found<'_>) -> Vec<Term> {
     let Op::View(View::Permute(p)) = f.op else { return vec![] };
-    let kept: Vec<usize> =
-        p.iter().zip(&f.spec.shape).filter(|(_, e)| !e.is(1)).map(|(&d, _)| d).collect();
+    let kept: Vec<usize> = p.iter().zip(&f.spec.shape).filter(|(_, e)| !e.is(1)).map(|(&d, _)| d).collect();
     if !kept.is_sorted() || p.is_sorted() {
         return vec![];
     }
@@ -100,8 +99,7 @@ fn select_of_permute(f: &Found<'_>) -> Vec<Term> {
         let from = p[*dim];
         let mut shape = x.spec().shape.clone();
         shape.remove(from);
-        let rest: Vec<usize> =
-            p.iter().filter(|&&d| d != from).map(|&d| d - usize::from(d > from)).collect();
+        let rest: Vec<usize> = p.iter().filter(|&&d| d != from).map(|&d| d - usize::from(d > from)).collect();
         let picked = x.view(View::Select { dim: from, index: index.clone() }, shape);
         out.push(if rest.is_sorted() {
             picked

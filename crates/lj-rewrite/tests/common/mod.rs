@@ -117,8 +117,20 @@ fn real(op: PwOp, x: f64, y: f64) -> Scalar {
         // The first operand of equals, so that the sign of a zero is decided.
         PwOp::Maximum if x.is_nan() || y.is_nan() => f64::NAN,
         PwOp::Minimum if x.is_nan() || y.is_nan() => f64::NAN,
-        PwOp::Maximum => if y > x { y } else { x },
-        PwOp::Minimum => if y < x { y } else { x },
+        PwOp::Maximum => {
+            if y > x {
+                y
+            } else {
+                x
+            }
+        }
+        PwOp::Minimum => {
+            if y < x {
+                y
+            } else {
+                x
+            }
+        }
         PwOp::Lt => return Scalar::Bool(x < y),
         PwOp::Eq => return Scalar::Bool(x == y),
         _ => panic!("{op:?} of floats"),
@@ -179,9 +191,8 @@ pub fn evaluate(g: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
             Op::Matmul { bias } => {
                 let (a, b) = (arg(0), arg(1));
                 build(t.dtype, shape, |i| {
-                    let sum: f64 = (0..a.shape[1])
-                        .map(|k| a.at(&[i[0], k]).as_f64() * b.at(&[k, i[1]]).as_f64())
-                        .sum();
+                    let sum: f64 =
+                        (0..a.shape[1]).map(|k| a.at(&[i[0], k]).as_f64() * b.at(&[k, i[1]]).as_f64()).sum();
                     Scalar::float(sum + if *bias { arg(2).broadcast(i).as_f64() } else { 0.0 })
                 })
             }

@@ -13,7 +13,8 @@ mod division;
 pub use division::{floor_div, floor_mod};
 
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
 use std::sync::Arc;
@@ -132,19 +133,48 @@ impl Expr {
         }
     }
 
+    /// Its terms without copying them: either terms, or a constant.
+    pub(crate) fn parts(&self) -> (&[Term], i64) {
+        match &self.0 {
+            Repr::Const(v) => (&[], *v),
+            Repr::Sum(t) => (t, 0),
+        }
+    }
+
     /// The sum of `terms`, brought into canonical form.
     pub fn from_terms(terms: impl IntoIterator<Item = Term>) -> Expr {
-        let mut map: BTreeMap<Vec<Atom>, i64> = BTreeMap::new();
-        for t in terms {
-            let c = map.entry(t.factors).or_insert(0);
-            *c = c.wrapping_add(t.coef);
-        }
-        let terms: Vec<Term> =
-            map.into_iter().filter(|(_, c)| *c != 0).map(|(factors, coef)| Term { factors, coef }).collect();
+        let mut terms: Vec<Term> = terms.into_iter().collect();
+        terms.sort_unstable_by(|a, b| a.factors.cmp(&b.factors));
+        terms.dedup_by(|next, sum| {
+            let same = next.factors == sum.factors;
+            if same {
+                sum.coef = sum.coef.wrapping_add(next.coef);
+            }
+            same
+        });
+        Expr::from_sorted(terms)
+    }
+
+    /// The sum of `terms`, which are sorted and have different factors.
+    fn from_sorted(mut terms: Vec<Term>) -> Expr {
+        terms.retain(|t| t.coef != 0);
         match terms.as_slice() {
             [] => Expr::ZERO,
             [t] if t.factors.is_empty() => Expr::int(t.coef),
             _ => Expr(Repr::Sum(Arc::from(terms))),
+        }
+    }
+
+    /// `self × k`.
+    fn scale(&self, k: i64) -> Expr {
+        match &self.0 {
+            Repr::Const(v) => Expr::int(v.wrapping_mul(k)),
+            Repr::Sum(_) if k == 1 => self.clone(),
+            Repr::Sum(t) => {
+                let scaled =
+                    t.iter().map(|t| Term { factors: t.factors.clone(), coef: t.coef.wrapping_mul(k) });
+                Expr::from_sorted(scaled.collect())
+            }
         }
     }
 
@@ -332,19 +362,36 @@ by_value!(Mul, mul);
 impl Add<&Expr> for &Expr {
     type Output = Expr;
     fn add(self, o: &Expr) -> Expr {
-        match (&self.0, &o.0) {
-            (Repr::Const(a), Repr::Const(b)) => Expr::int(a.wrapping_add(*b)),
-            (Repr::Const(0), _) => o.clone(),
-            (_, Repr::Const(0)) => self.clone(),
-            _ => Expr::from_terms(self.terms().into_iter().chain(o.terms())),
+        let (a, b) = match (&self.0, &o.0) {
+            (Repr::Const(a), Repr::Const(b)) => return Expr::int(a.wrapping_add(*b)),
+            (Repr::Const(0), _) => return o.clone(),
+            (_, Repr::Const(0)) => return self.clone(),
+            // The term of a constant has no factors and sorts first.
+            _ => (self.terms(), o.terms()),
+        };
+        let mut out = Vec::with_capacity(a.len() + b.len());
+        let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
+        while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
+            match x.factors.cmp(&y.factors) {
+                Ordering::Less => out.extend(a.next()),
+                Ordering::Greater => out.extend(b.next()),
+                Ordering::Equal => {
+                    let coef = x.coef.wrapping_add(y.coef);
+                    out.extend(a.next().map(|t| Term { coef, ..t }));
+                    b.next();
+                }
+            }
         }
+        out.extend(a);
+        out.extend(b);
+        Expr::from_sorted(out)
     }
 }
 
 impl Neg for &Expr {
     type Output = Expr;
     fn neg(self) -> Expr {
-        self * &Expr::int(-1)
+        self.scale(-1)
     }
 }
 
@@ -359,21 +406,16 @@ impl Mul<&Expr> for &Expr {
     type Output = Expr;
     fn mul(self, o: &Expr) -> Expr {
         match (&self.0, &o.0) {
-            (Repr::Const(a), Repr::Const(b)) => Expr::int(a.wrapping_mul(*b)),
-            (Repr::Const(1), _) => o.clone(),
-            (_, Repr::Const(1)) => self.clone(),
-            (Repr::Const(0), _) | (_, Repr::Const(0)) => Expr::ZERO,
-            _ => {
-                let (a, b) = (self.terms(), o.terms());
-                Expr::from_terms(a.iter().flat_map(|x| {
-                    b.iter().map(move |y| {
-                        let mut factors = x.factors.clone();
-                        factors.extend(y.factors.iter().cloned());
-                        factors.sort();
-                        Term { factors, coef: x.coef.wrapping_mul(y.coef) }
-                    })
-                }))
-            }
+            (_, Repr::Const(k)) => self.scale(*k),
+            (Repr::Const(k), _) => o.scale(*k),
+            (Repr::Sum(a), Repr::Sum(b)) => Expr::from_terms(a.iter().flat_map(|x| {
+                b.iter().map(move |y| {
+                    let mut factors = x.factors.clone();
+                    factors.extend(y.factors.iter().cloned());
+                    factors.sort();
+                    Term { factors, coef: x.coef.wrapping_mul(y.coef) }
+                })
+            })),
         }
     }
 }

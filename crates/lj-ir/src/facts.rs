@@ -26,6 +26,11 @@ pub struct Facts {
 /// Stands for unbounded in range arithmetic; far from overflow when a few are multiplied in i128.
 const INF: i128 = i64::MAX as i128;
 
+/// Whether `e` is made of symbols alone, with nothing to resolve.
+fn is_polynomial(e: &Expr) -> bool {
+    e.parts().0.iter().flat_map(|t| &t.factors).all(|f| matches!(f, Atom::Sym(_)))
+}
+
 fn clamp(v: i128) -> i128 {
     v.clamp(-INF, INF)
 }
@@ -39,8 +44,9 @@ impl Facts {
 
     /// Bounds within ±`INF`.
     fn range128(&self, e: &Expr) -> (i128, i128) {
-        let (mut lo, mut hi) = (0i128, 0i128);
-        for t in e.terms() {
+        let (terms, constant) = e.parts();
+        let (mut lo, mut hi) = (clamp(constant.into()), clamp(constant.into()));
+        for t in terms {
             let k = i128::from(t.coef);
             let (mut l, mut h) = (k, k);
             for a in &t.factors {
@@ -99,8 +105,7 @@ impl Facts {
     /// The range of `a - b`, simplified if that may help.
     fn difference(&self, a: &Expr, b: &Expr) -> (i64, i64) {
         let d = a - b;
-        let linear = d.terms().iter().flat_map(|t| &t.factors).all(|f| matches!(f, Atom::Sym(_)));
-        self.range(&if linear { d } else { self.simplify(&d) })
+        self.range(&if is_polynomial(&d) { d } else { self.simplify(&d) })
     }
 
     /// Whether `a == b` for every value of the symbols.
@@ -147,12 +152,11 @@ impl Facts {
     }
 
     fn simplify_once(&self, e: &Expr) -> Expr {
-        let terms = e.terms();
-        if terms.iter().flat_map(|t| &t.factors).all(|f| matches!(f, Atom::Sym(_))) {
+        if is_polynomial(e) {
             return e.clone();
         }
         let mut out = Expr::ZERO;
-        for t in terms {
+        for t in e.parts().0 {
             let mut p = Expr::int(t.coef);
             for a in &t.factors {
                 p = p * self.simplify_atom(a);

@@ -8,7 +8,7 @@ use crate::facts::SymInfo;
 use crate::graph::{Graph, Mutation, Node, NodeId, Prov, Value, ValueId};
 use crate::op::{Arg, ExternCall, Op, ReduceOp, View};
 use crate::pointwise::PwOp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Reads a graph from `.lj` text. The graph is well-formed (every value is defined once, before its
 /// uses) but not otherwise verified.
@@ -27,6 +27,8 @@ struct Body {
     graph: Graph,
     /// Values by number; `None` in the gaps.
     values: Vec<Option<Value>>,
+    /// Number of each provenance.
+    provs: HashMap<Prov, u32>,
     /// Inputs by position.
     inputs: BTreeMap<usize, ValueId>,
 }
@@ -38,6 +40,7 @@ impl Parser {
         }
         let name = self.name("the name of the graph")?;
         let mut body = Body { graph: Graph::new(&name), ..Body::default() };
+        body.provs.insert(Prov::default(), 0);
         self.expect('(')?;
         body.graph.facts.syms = self.items(')', Self::symbol)?.into_iter().collect();
         self.expect('{')?;
@@ -55,7 +58,7 @@ impl Parser {
             let value = self.value(&body)?;
             body.graph.mutations.push(Mutation { input, value });
         }
-        let Body { mut graph, values, inputs } = body;
+        let Body { mut graph, values, inputs, .. } = body;
         for (i, (index, v)) in inputs.into_iter().enumerate() {
             if index != i {
                 return self.error(&format!("an `input {i}`: inputs are numbered without gaps"));
@@ -145,7 +148,7 @@ impl Parser {
         if types.len() != outputs.len() {
             return self.error_at(start, &format!("as many results as types, {}", types.len()));
         }
-        let prov = self.prov(&mut body.graph)?;
+        let prov = self.prov(body)?;
         let def = NodeId(body.graph.nodes.len() as u32);
         for (index, (v, ty)) in outputs.iter().zip(types).enumerate() {
             // Every value takes at least one token, so a number beyond that leaves a gap.
@@ -171,7 +174,7 @@ impl Parser {
     }
 
     /// The provenance after a node, as an index into the graph's table.
-    fn prov(&mut self, graph: &mut Graph) -> Result<u32> {
+    fn prov(&mut self, body: &mut Body) -> Result<u32> {
         if *self.peek() != Token::Prov {
             return Ok(0);
         }
@@ -185,11 +188,11 @@ impl Parser {
             None
         };
         let prov = Prov { fx, line };
-        let found = graph.provs.iter().rposition(|p| *p == prov);
-        Ok(found.unwrap_or_else(|| {
-            graph.provs.push(prov);
-            graph.provs.len() - 1
-        }) as u32)
+        let next = body.graph.provs.len() as u32;
+        Ok(*body.provs.entry(prov).or_insert_with_key(|prov| {
+            body.graph.provs.push(prov.clone());
+            next
+        }))
     }
 
     /// An operation with its operands.

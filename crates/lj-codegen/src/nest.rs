@@ -114,8 +114,8 @@ struct Range {
     trips: Option<i64>,
 }
 
-/// Iterations after which float sums go to a second accumulator, to bound the rounding error.
-const CASCADE: i64 = 256;
+/// Iterations after which a float sum goes to a second accumulator, to bound the rounding error.
+const CASCADE: i64 = 64;
 
 /// Emits `nest` as the function `symbol`.
 pub(crate) fn emit(ir: &Ir<'_>, nest: &LoopNest, target: &Target, symbol: &str) -> Result<(), Error> {
@@ -457,8 +457,9 @@ impl<'a, 'c> Gen<'a, 'c> {
         })
     }
 
-    /// A loop that carries the accumulators its body updates. Long float sums cascade: they are
-    /// summed from zero for at most [`CASCADE`] iterations, then added to what came before.
+    /// A loop that carries the accumulators its body updates. Long float sums cascade, as eager's do:
+    /// [`CASCADE`] iterations are summed from zero and then added to what came before, and so on for
+    /// runs of runs.
     fn carried_range(&mut self, r: &Range, l: &Loop, body: Body<'_, 'a, 'c>) -> Result<(), Error> {
         let carried: Vec<AccId> = updated(&l.body).into_iter().filter(|a| self.accs.contains_key(a)).collect();
         let sums: Vec<AccId> = carried
@@ -466,34 +467,40 @@ impl<'a, 'c> Gen<'a, 'c> {
             .copied()
             .filter(|a| self.accs.get(a).is_some_and(|s| s.op == ReduceOp::Sum && s.dtype.is_float()))
             .collect();
-        let (long, short) = (r.trips.is_none_or(|n| n > CASCADE), r.trips.is_some_and(|n| n <= 8));
-        // A sum of an outer loop is also summed from zero in each inner loop.
+        // A sum of an outer loop is also summed from zero in each inner loop, unless that is short.
         let outer = sums.iter().any(|a| !l.accs.iter().any(|o| o.id == *a));
-        if sums.is_empty() || (!long && (!outer || short)) {
-            return self.range(r, &carried, body);
-        }
-        if !long {
-            let before = self.set_aside(&sums);
-            self.range(r, &carried, body)?;
-            self.add_back(before);
-            return Ok(());
-        }
-        let (step, hi) = (r.step, r.hi);
-        let chunk = step * CASCADE;
-        let chunks = Range {
-            lo: r.lo,
-            hi,
-            step: chunk,
-            single: false,
-            nonempty: r.nonempty,
-            trips: None,
+        let apart = outer && r.trips.is_none_or(|n| n > 8);
+        let runs: Vec<i64> = if sums.is_empty() {
+            vec![]
+        } else {
+            let longest = if l.vector { 2 } else { 3 };
+            (1..=longest).rev().map(|i| CASCADE.pow(i)).filter(|&n| r.trips.is_none_or(|t| t > n)).collect()
         };
-        self.range(&chunks, &carried, &mut |g, lo| {
-            let before = g.set_aside(&sums);
+        let before = if apart { self.set_aside(&sums) } else { vec![] };
+        self.cascade(r, &runs, &carried, &sums, body)?;
+        self.add_back(before);
+        Ok(())
+    }
+
+    /// The loop `r`, split into runs of the lengths `runs` (in iterations, longest first).
+    fn cascade(
+        &mut self,
+        r: &Range,
+        runs: &[i64],
+        carried: &[AccId],
+        sums: &[AccId],
+        body: Body<'_, 'a, 'c>,
+    ) -> Result<(), Error> {
+        let Some((run, rest)) = runs.split_first() else { return self.range(r, carried, body) };
+        let (step, hi) = (r.step, r.hi);
+        let chunk = step * run;
+        let chunks = Range { lo: r.lo, hi, step: chunk, single: false, nonempty: r.nonempty, trips: None };
+        self.range(&chunks, carried, &mut |g, lo| {
+            let before = g.set_aside(sums);
             let end = g.ir.add(lo, g.ir.int(K::I64, 0, chunk));
             let end = g.ir.select(g.ir.icmp(IPred::LLVMIntSLT, end, hi), end, hi);
             let inner = Range { lo, hi: end, step, single: false, nonempty: true, trips: None };
-            g.range(&inner, &carried, body)?;
+            g.cascade(&inner, rest, carried, sums, body)?;
             g.add_back(before);
             Ok(())
         })

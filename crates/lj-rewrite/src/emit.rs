@@ -264,15 +264,14 @@ impl Emit<'_> {
                 return Ok(self.push_view(view, x, b.clone(), prov));
             }
         }
-        let strides = match strides_of(view, &from, &spec.shape, &self.g.facts) {
-            Some(s) => s,
-            None => {
-                // A reshape of something that is not laid out for it.
-                from.strides = contiguous_strides(&from.shape);
-                x = self.copy(x, from.clone(), prov);
-                strides_of(view, &from, &spec.shape, &self.g.facts)
-                    .unwrap_or_else(|| contiguous_strides(&spec.shape))
-            }
+        let facts = &self.g.facts;
+        let strides = if let Some(s) = strides_of(view, &from, &spec.shape, facts) {
+            s
+        } else {
+            // A reshape of something that is not laid out for it.
+            from.strides = contiguous_strides(&from.shape);
+            x = self.copy(x, from.clone(), prov);
+            strides_of(view, &from, &spec.shape, facts).unwrap_or_else(|| contiguous_strides(&spec.shape))
         };
         Ok(self.push_view(view, x, with(spec, strides), prov))
     }

@@ -55,7 +55,7 @@ fn add(g: &mut Graph, (kind, a, b, c): Step) {
         // A constant that rules like.
         0 => {
             let v = Scalar::float(FLOATS[c as usize % FLOATS.len()]);
-            let shape = if b % 3 == 0 { t.shape.clone() } else { vec![] };
+            let shape = if b.is_multiple_of(3) { t.shape.clone() } else { vec![] };
             let v = if t.dtype.is_float() { v } else { Scalar::Int(i64::from(c % 4) - 1) };
             g.push1(Op::Full(v.cast(t.dtype)), vec![], with(t.dtype, shape), 0);
         }
@@ -87,7 +87,7 @@ fn add(g: &mut Graph, (kind, a, b, c): Step) {
                 let shape = lj_ir::shape::broadcast(&t.shape, &u.shape, &facts);
                 if let (true, true, Some(shape)) = (u.dtype == t.dtype, op.accepts(t.dtype), shape) {
                     let dtype = if matches!(op, PwOp::Lt | PwOp::Eq) { DType::Bool } else { t.dtype };
-                    let inputs = if c % 2 == 0 { vec![x, y] } else { vec![y, x] };
+                    let inputs = if c.is_multiple_of(2) { vec![x, y] } else { vec![y, x] };
                     g.push1(Op::Pointwise(op), inputs, with(dtype, shape), 0);
                     break;
                 }
@@ -102,7 +102,7 @@ fn add(g: &mut Graph, (kind, a, b, c): Step) {
             }
         }
         7 => {
-            let strides = if b % 2 == 0 && t.shape.len() == 2 {
+            let strides = if b.is_multiple_of(2) && t.shape.len() == 2 {
                 vec![Expr::ONE, t.shape[0].clone()]
             } else {
                 contiguous_strides(&t.shape)
@@ -149,7 +149,7 @@ fn view(g: &mut Graph, x: ValueId, t: &TensorType, b: u16, c: u16) {
             let flat = vec![t.numel()];
             let mut more = t.shape.clone();
             more.insert(c as usize % (rank + 1), Expr::ONE);
-            let to = if c % 3 == 0 { flat } else { more };
+            let to = if c.is_multiple_of(3) { flat } else { more };
             if let Some(s) = view_strides(&t.shape, &t.strides, &to, &Facts::default()) {
                 push(View::Reshape, to, s);
             }
@@ -162,14 +162,14 @@ fn view(g: &mut Graph, x: ValueId, t: &TensorType, b: u16, c: u16) {
                     (*e, *s) = (Expr::int(2), Expr::ZERO);
                 }
             }
-            shape.insert(0, Expr::int(if c % 2 == 0 { 1 } else { 2 }));
+            shape.insert(0, Expr::int(if c.is_multiple_of(2) { 1 } else { 2 }));
             strides.insert(0, Expr::ZERO);
             push(View::Expand, shape, strides);
         }
         3 if rank > 0 => {
             let dim = c as usize % rank;
             let Some(n) = t.shape[dim].as_int().filter(|n| *n > 1) else { return };
-            let (start, step) = if c % 3 == 0 { (0, 1) } else { (1, 2) };
+            let (start, step) = if c.is_multiple_of(3) { (0, 1) } else { (1, 2) };
             let mut shape = t.shape.clone();
             let mut strides = t.strides.clone();
             shape[dim] = Expr::int((n - start + step - 1) / step);
@@ -204,7 +204,7 @@ fn values(g: &Graph, seed: u64) -> Vec<Tensor> {
         let shape = ints(&t.shape);
         let data = (0..shape.iter().product::<usize>()).map(|_| {
             let r = next();
-            let special = r % 5 == 0;
+            let special = r.is_multiple_of(5);
             let f = if special {
                 FLOATS[(r / 5) as usize % FLOATS.len()]
             } else {

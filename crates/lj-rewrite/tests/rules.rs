@@ -3,6 +3,7 @@
 use lj_ir::text::{parse, print};
 use lj_rewrite::{Config, Rewritten, rewrite, rule_names};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 
 /// Inputs `a b: f32[4,8]`, `i j: i64[4,8]`, `p: bool[4,8]`, `v: f32[8]`, `h: bf16[4,8]`,
 /// `d: f64[4,8]`, `u: u8[4,8]`, `w: f32[8,8]`, `o: f32[1,8]`, `n: f32[]`, `s: i32[4,8]`,
@@ -26,14 +27,14 @@ const INPUTS: &[(&str, &str)] = &[
     ("t", "f32[2, 4, 8]"),
 ];
 
-/// Rewrites the graph whose nodes are `body`: `name = op names : type`, separated by `;`. The last
-/// one is passed through `sin`-like consumers by the test itself where aliasing would matter.
+/// Rewrites the graph whose nodes are `body`: `name = op names : type`, separated by `;`; the last
+/// one is its result.
 fn run(body: &str, config: &Config) -> Rewritten {
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut text = String::from("graph t () {\n");
     for (k, (name, ty)) in INPUTS.iter().enumerate() {
         names.insert((*name).to_string(), k);
-        text += &format!("  %{k} = input {k} : {ty}\n");
+        let _ = writeln!(text, "  %{k} = input {k} : {ty}");
     }
     for line in body.split(';').map(str::trim).filter(|l| !l.is_empty()) {
         let (name, rest) = line.split_once('=').expect("name = node");
@@ -47,10 +48,10 @@ fn run(body: &str, config: &Config) -> Rewritten {
             })
             .collect();
         let id = names.len();
-        text += &format!("  %{id} = {} : {ty}\n", call.join(" ").trim());
+        let _ = writeln!(text, "  %{id} = {} : {ty}", call.join(" ").trim());
         names.insert(name.trim().to_string(), id);
     }
-    text += &format!("  return %{}\n}}\n", names.len() - 1);
+    let _ = write!(text, "  return %{}\n}}\n", names.len() - 1);
     let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     graph.verify().unwrap_or_else(|e| panic!("{e}\n{text}"));
     let done = rewrite(&graph, config).unwrap_or_else(|e| panic!("{e}\n{text}"));

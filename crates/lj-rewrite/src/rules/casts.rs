@@ -2,18 +2,17 @@
 
 use super::Exactness::Exact;
 use super::{Found, Root, Rule, Term};
-use crate::error::Error;
 use crate::fold;
 use lj_ir::{DType, Op, PwOp, Scalar, View};
 
-pub(crate) fn rules() -> Result<Vec<Rule>, Error> {
-    Ok(vec![
+pub(crate) fn rules() -> Vec<Rule> {
+    vec![
         Rule::code("convert-convert", Exact, Root::Convert, convert_convert),
         Rule::code("convert-out-of-view", Exact, Root::View, out_of_view),
         Rule::code("convert-into-expand", Exact, Root::Convert, into_expand),
         Rule::code("convert-where", Exact, Root::Convert, convert_where),
         Rule::code("compare-widened", Exact, Root::AnyPw, compare_widened),
-    ])
+    ]
 }
 
 /// `convert(convert(x: a → b) → c)` is `convert(x → c)` where b holds every value of a: the first
@@ -41,7 +40,7 @@ fn same_by_the_way(from: DType, mid: DType, to: DType) -> bool {
     let long = matches!(from, DType::I16 | DType::I32 | DType::I64 | DType::F64);
     // An integer wraps where the float of the same value is undefined.
     let wraps = from.is_int() && mid.is_float() && to.is_int() && !from.widens_exactly_to(to);
-    !(narrow && long) && !wraps
+    !(wraps || narrow && long)
 }
 
 /// `view(convert(x))` → `convert(view(x))`: conversions move towards the result until they meet

@@ -94,7 +94,7 @@ impl Rule {
 pub(crate) fn all() -> Result<&'static [Rule], Error> {
     static RULES: LazyLock<Result<Vec<Rule>, Error>> = LazyLock::new(|| {
         let mut rules = algebra::rules()?;
-        rules.extend(casts::rules()?);
+        rules.extend(casts::rules());
         rules.extend(views::rules());
         rules.extend(matmul::rules());
         Ok(rules)

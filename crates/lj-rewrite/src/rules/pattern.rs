@@ -141,32 +141,32 @@ impl Pattern {
                 if (self.condition)(&m) {
                     let k = self.computed.map(|f| f(&m));
                     if !matches!(k, Some(None)) {
-                        out.extend(self.build(&self.right, found.spec.dtype, k.flatten(), &m));
+                        out.extend(build(&self.right, found.spec.dtype, k.flatten(), &m));
                     }
                 }
             }
         }
         out
     }
+}
 
-    fn build(&self, pat: &Pat, dtype: DType, k: Option<Scalar>, m: &Match<'_, '_>) -> Option<Term> {
-        let full = |v: Scalar| Term::scalar(v, m.found.spec, dtype);
-        match pat {
-            Pat::Var(i) | Pat::Const(i) => match m.bound[*i] {
-                Some(class) => m.found.term(class),
-                None => k.map(full),
-            },
-            Pat::Lit(v) => Some(full(Scalar::float(*v))),
-            Pat::Op(op, args) => {
-                // Literals take the dtype of the operand beside them.
-                let own = args.iter().rev().find_map(|a| match a {
-                    Pat::Var(i) => Some(m.found.tensor(m.bound[*i]?)?.dtype),
-                    _ => None,
-                });
-                let args: Option<Vec<Term>> =
-                    args.iter().map(|a| self.build(a, own.unwrap_or(dtype), k, m)).collect();
-                Term::pointwise(*op, args?, m.found.facts())
-            }
+/// The right side over what the left side matched; `k` is the computed constant.
+fn build(pat: &Pat, dtype: DType, k: Option<Scalar>, m: &Match<'_, '_>) -> Option<Term> {
+    let full = |v: Scalar| Term::scalar(v, m.found.spec, dtype);
+    match pat {
+        Pat::Var(i) | Pat::Const(i) => match m.bound[*i] {
+            Some(class) => m.found.term(class),
+            None => k.map(full),
+        },
+        Pat::Lit(v) => Some(full(Scalar::float(*v))),
+        Pat::Op(op, args) => {
+            // Literals take the dtype of the operand beside them.
+            let own = args.iter().rev().find_map(|a| match a {
+                Pat::Var(i) => Some(m.found.tensor(m.bound[*i]?)?.dtype),
+                _ => None,
+            });
+            let args: Option<Vec<Term>> = args.iter().map(|a| build(a, own.unwrap_or(dtype), k, m)).collect();
+            Term::pointwise(*op, args?, m.found.facts())
         }
     }
 }
@@ -218,12 +218,11 @@ fn parse(text: &str, names: &mut Vec<String>) -> Result<Pat, String> {
 }
 
 fn parse_at(tokens: &[&str], names: &mut Vec<String>) -> Result<(Pat, usize), String> {
-    let mut var = |name: &str| match names.iter().position(|n| n == name) {
-        Some(i) => i,
-        None => {
+    let mut var = |name: &str| {
+        names.iter().position(|n| n == name).unwrap_or_else(|| {
             names.push(name.to_string());
             names.len() - 1
-        }
+        })
     };
     match tokens.first() {
         None => Err("unexpected end".into()),

@@ -105,9 +105,11 @@ impl<'g> Analysis<'g> {
         let p = self.place(v)?;
         let numel = ty.numel();
         let same = numel.is(0)
-            || ty.shape.iter().zip(ty.strides.iter().zip(&p.strides)).all(|(e, (want, have))| {
-                e.is(1) || self.graph.facts.eq(want, have)
-            });
+            || ty
+                .shape
+                .iter()
+                .zip(ty.strides.iter().zip(&p.strides))
+                .all(|(e, (want, have))| e.is(1) || self.graph.facts.eq(want, have));
         same.then_some(Place { strides: ty.strides.clone(), ..p })
     }
 

@@ -85,7 +85,8 @@ mod tests {
             assert!(l.offsets[i] + sizes[i] <= l.total);
             for j in 0..i {
                 let together = live[i].0 <= live[j].1 && live[j].0 <= live[i].1;
-                let overlap = l.offsets[i] < l.offsets[j] + sizes[j] && l.offsets[j] < l.offsets[i] + sizes[i];
+                let overlap =
+                    l.offsets[i] < l.offsets[j] + sizes[j] && l.offsets[j] < l.offsets[i] + sizes[i];
                 assert!(!(together && overlap && sizes[i] > 0 && sizes[j] > 0), "{i} and {j} of {l:?}");
             }
         }
@@ -122,7 +123,8 @@ mod tests {
         for seed in 1..200 {
             let mut next = numbers(seed * 0x9e37_79b9_7f4a_7c15);
             let n = 1 + next(60) as usize;
-            let sizes: Vec<u64> = (0..n).map(|_| if next(10) == 0 { 0 } else { 1 + next(1 << (4 + next(14))) }).collect();
+            let sizes: Vec<u64> =
+                (0..n).map(|_| if next(10) == 0 { 0 } else { 1 + next(1 << (4 + next(14))) }).collect();
             let live: Vec<(u32, u32)> = (0..n)
                 .map(|_| {
                     let first = next(50) as u32;

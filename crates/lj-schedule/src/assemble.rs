@@ -1,12 +1,13 @@
 //! Assembly: fused units become the steps of a [`Program`], values become buffers.
 
 use crate::analysis::Analysis;
-use crate::emit::{FinishedNest, Memory, cost};
+use crate::emit::{FinishedNest, Memory};
 use crate::error::Error;
 use crate::forms::{self, Lowered};
 use crate::fuse::{self, Fusion, Unit};
 use crate::items::{self, Dest, Item};
 use crate::loopnest::LoopNest;
+use crate::nest_info::cost;
 use crate::program::{
     BufId, Buffer, BufferKind, ExternResult, Operand, Output, Program, SlotId, Step, SymSource, TensorRef,
 };
@@ -205,7 +206,12 @@ impl Assembler<'_, '_> {
             .a
             .exact_place(v)
             .ok_or_else(|| Error::Internal(format!("{v} is needed in memory but was not stored")))?;
-        Ok(TensorRef { buf: self.value_buffer(place.root), offset: place.offset, shape, strides: place.strides })
+        Ok(TensorRef {
+            buf: self.value_buffer(place.root),
+            offset: place.offset,
+            shape,
+            strides: place.strides,
+        })
     }
 
     fn node(&mut self, id: NodeId) -> Result<(), Error> {
@@ -287,7 +293,14 @@ impl Assembler<'_, '_> {
             if number == next {
                 self.program.nests.push(nest);
             }
-            self.program.steps.push(Step::Kernel { nest: number, args, syms, cost, checks, provs: provs.to_vec() });
+            self.program.steps.push(Step::Kernel {
+                nest: number,
+                args,
+                syms,
+                cost,
+                checks,
+                provs: provs.to_vec(),
+            });
         }
         Ok(())
     }
@@ -320,7 +333,10 @@ impl Assembler<'_, '_> {
             match step {
                 Step::Kernel { args, .. } => args.iter().for_each(|(b, _)| touch(*b, at)),
                 Step::Matmul { out, a, b, bias, .. } => {
-                    [Some(out), Some(a), Some(b), bias.as_ref()].into_iter().flatten().for_each(|r| touch(r.buf, at));
+                    [Some(out), Some(a), Some(b), bias.as_ref()]
+                        .into_iter()
+                        .flatten()
+                        .for_each(|r| touch(r.buf, at));
                 }
                 Step::Extern { inputs, outputs, .. } => {
                     for i in inputs {
@@ -352,10 +368,10 @@ impl Assembler<'_, '_> {
     fn symbols(&mut self) -> Result<(), Error> {
         let mut found: Vec<(Sym, SymSource)> = vec![];
         let mut add = |e: &Expr, source: SymSource| {
-            if let Some(s) = e.as_sym() {
-                if !found.iter().any(|(f, _)| f == s) {
-                    found.push((s.clone(), source));
-                }
+            if let Some(s) = e.as_sym()
+                && !found.iter().any(|(f, _)| f == s)
+            {
+                found.push((s.clone(), source));
             }
         };
         let tensors = |i: usize| self.program.inputs[i].tensor();
@@ -395,7 +411,7 @@ impl Assembler<'_, '_> {
         }
         for s in &self.program.steps {
             if let Step::Kernel { syms, .. } = s {
-                syms.iter().for_each(|e| used.extend(e.symbols()));
+                used.extend(syms.iter().flat_map(Expr::symbols));
             }
         }
         if let Some(s) = used.iter().find(|s| !found.iter().any(|(f, _)| f == *s)) {
@@ -407,7 +423,10 @@ impl Assembler<'_, '_> {
 }
 
 fn line(graph: &Graph, provs: &[u32]) -> String {
-    provs.iter().find_map(|p| graph.provs[*p as usize].line.clone()).map_or(String::new(), |l| format!(" (at {l})"))
+    provs
+        .iter()
+        .find_map(|p| graph.provs[*p as usize].line.clone())
+        .map_or(String::new(), |l| format!(" (at {l})"))
 }
 
 fn unsupported(graph: &Graph, provs: &[u32], dtype: DType) -> Error {

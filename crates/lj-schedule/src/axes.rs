@@ -94,9 +94,9 @@ impl Uses {
             if *k == UseKind::Value || stride_hint(e, &space_var(inner), facts) < 16 {
                 return None;
             }
-            dims.iter().copied().find(|&d| {
-                d != inner && e.linear_in(&space_var(d)).is_some_and(|(s, _)| s.is(1))
-            })
+            dims.iter()
+                .copied()
+                .find(|&d| d != inner && e.linear_in(&space_var(d)).is_some_and(|(s, _)| s.is(1)))
         })
     }
 

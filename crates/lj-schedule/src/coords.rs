@@ -110,8 +110,8 @@ impl Bounds {
             }
             for f in &t.factors {
                 let Atom::Sym(s) = f else { return None };
-                let known = self.extents.contains_key(s)
-                    || self.facts.syms.get(s).is_some_and(|i| i.min >= 0);
+                let known =
+                    self.extents.contains_key(s) || self.facts.syms.get(s).is_some_and(|i| i.min >= 0);
                 if !known {
                     return None;
                 }
@@ -130,7 +130,11 @@ fn replace_atom(e: &Expr, what: &Atom, by: &Sym) -> Expr {
     for t in e.terms() {
         let mut p = Expr::int(t.coef);
         for f in &t.factors {
-            p = p * if f == what { Expr::from_atom(Atom::Sym(by.clone())) } else { Expr::from_atom(f.clone()) };
+            p = p * if f == what {
+                Expr::from_atom(Atom::Sym(by.clone()))
+            } else {
+                Expr::from_atom(f.clone())
+            };
         }
         out = out + p;
     }
@@ -240,7 +244,11 @@ pub fn view_layout(
         View::Expand => {
             let new = to.len() - from.len();
             let s = (0..to.len()).map(|i| {
-                if i < new || (from[i - new].is(1) && !to[i].is(1)) { Expr::ZERO } else { strides[i - new].clone() }
+                if i < new || (from[i - new].is(1) && !to[i].is(1)) {
+                    Expr::ZERO
+                } else {
+                    strides[i - new].clone()
+                }
             });
             Some((Expr::ZERO, s.collect()))
         }
@@ -275,7 +283,12 @@ mod tests {
         bounds.extents.insert(Sym::new("x2"), h.clone());
         let x = |i: usize| Expr::sym(&format!("x{i}"));
         // [b*s, h] read by coordinates of [b, s, h], and back.
-        let flat = reshape_coords(&[&b * &s, h.clone()], &[b.clone(), s.clone(), h.clone()], &[x(0), x(1), x(2)], &bounds);
+        let flat = reshape_coords(
+            &[&b * &s, h.clone()],
+            &[b.clone(), s.clone(), h.clone()],
+            &[x(0), x(1), x(2)],
+            &bounds,
+        );
         assert_eq!(flat, vec![x(0) * &s + x(1), x(2)]);
         let back = reshape_coords(&[b.clone(), s.clone(), h.clone()], &[&b * &s, h], &flat, &bounds);
         assert_eq!(back, vec![x(0), x(1), x(2)]);

@@ -110,7 +110,11 @@ impl Program {
             let text = match s {
                 Step::Kernel { nest, args, .. } => {
                     let n = &self.nests[*nest as usize];
-                    let args = list(args, |(b, o)| if o.is(0) { format!("m{}", b.0) } else { format!("m{}+{o}", b.0) });
+                    let args =
+                        list(
+                            args,
+                            |(b, o)| if o.is(0) { format!("m{}", b.0) } else { format!("m{}+{o}", b.0) },
+                        );
                     format!("kernel {nest} {}({args}) x {}", n.name, n.extent)
                 }
                 Step::Matmul { out, a, b, bias, .. } => {

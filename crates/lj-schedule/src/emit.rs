@@ -9,6 +9,7 @@ use crate::coords::{Bounds, broadcast_coords, view_coords};
 use crate::error::Error;
 use crate::items::index_operand_coords;
 use crate::loopnest::{Acc, AccId, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
+use crate::nest_info::{collect_symbols, loop_vars};
 use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, Sym, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,13 +110,20 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// Opens a loop. `extent` bounds `end - begin` for simplification of indices.
     pub fn open(&mut self, var: Sym, begin: Expr, end: Expr, vector: bool, accs: Vec<Acc>) {
-        self.scopes.push(Scope { var: Some(var), head: Some((begin, end, vector, accs)), body: vec![], memo: BTreeMap::new() });
+        self.scopes.push(Scope {
+            var: Some(var),
+            head: Some((begin, end, vector, accs)),
+            body: vec![],
+            memo: BTreeMap::new(),
+        });
     }
 
     /// Closes the innermost loop.
     pub fn close(&mut self) {
         let Some(s) = self.scopes.pop() else { return };
-        if let (Some((begin, end, vector, accs)), Some(var), Some(parent)) = (s.head, s.var, self.scopes.last_mut()) {
+        if let (Some((begin, end, vector, accs)), Some(var), Some(parent)) =
+            (s.head, s.var, self.scopes.last_mut())
+        {
             parent.body.push(Stmt::For(Loop { var, begin, end, vector, accs, body: s.body }));
         }
     }
@@ -336,7 +344,14 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// A checked index register as a coordinate in `0..extent`, with the mask under which it may be
     /// used. `wrap`: negative indices count from the end.
-    pub fn checked_index(&mut self, r: Reg, extent: &Expr, wrap: bool, mask: Option<Reg>, what: &str) -> (Expr, Option<Reg>) {
+    pub fn checked_index(
+        &mut self,
+        r: Reg,
+        extent: &Expr,
+        wrap: bool,
+        mask: Option<Reg>,
+        what: &str,
+    ) -> (Expr, Option<Reg>) {
         let r = self.convert(r, DType::I64);
         let n = self.expr(extent, DType::I64);
         let zero = self.constant(Scalar::Int(0), DType::I64);
@@ -428,7 +443,9 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 for &x in &node.inputs {
                     args.push(self.value(x, &broadcast_coords(shape(x), coords), mask)?);
                 }
-                if matches!(op, PwOp::FloorDiv | PwOp::TruncDiv | PwOp::Remainder | PwOp::Fmod) && self.dtype(args[1]).is_int() {
+                if matches!(op, PwOp::FloorDiv | PwOp::TruncDiv | PwOp::Remainder | PwOp::Fmod)
+                    && self.dtype(args[1]).is_int()
+                {
                     self.check_divisor(args[1], mask);
                 }
                 Ok(self.pw(*op, args, ty.dtype))
@@ -461,7 +478,8 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 let (mut picked, mut mask) = (vec![], mask);
                 for (&i, &d) in index.iter().zip(dims) {
                     let r = self.value(i, &broadcast_coords(shape(i), &coords[*at..*at + rank]), mask)?;
-                    let (c, m) = self.checked_index(r, &shape(x)[d], true, mask, "index out of range in self");
+                    let (c, m) =
+                        self.checked_index(r, &shape(x)[d], true, mask, "index out of range in self");
                     picked.push(c);
                     mask = m;
                 }
@@ -488,11 +506,11 @@ impl<'a, 'g> Emitter<'a, 'g> {
                     let facts = &self.bounds.facts;
                     let (below, above) = (facts.ge(&Expr::ZERO, &low[d]), facts.ge(&Expr::ZERO, &high[d]));
                     if !below {
-                        inside = self.and_in_range(inside, &inner[d], None);
+                        inside = Some(self.and_in_range(inside, &inner[d], None));
                     }
                     if !above {
                         let extent = shape(x)[d].clone();
-                        inside = self.and_in_range(inside, &inner[d], Some(&extent));
+                        inside = Some(self.and_in_range(inside, &inner[d], Some(&extent)));
                     }
                 }
                 let r = self.value(x, &inner, inside)?;
@@ -505,7 +523,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
     }
 
     /// `mask` and (`c >= 0` or `c < end`).
-    fn and_in_range(&mut self, mask: Option<Reg>, c: &Expr, end: Option<&Expr>) -> Option<Reg> {
+    fn and_in_range(&mut self, mask: Option<Reg>, c: &Expr, end: Option<&Expr>) -> Reg {
         let i = self.expr(c, DType::I64);
         let cond = match end {
             None => {
@@ -517,13 +535,20 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 self.pw(PwOp::Lt, vec![i, n], DType::Bool)
             }
         };
-        Some(match mask {
+        match mask {
             None => cond,
             Some(m) => self.pw(PwOp::And, vec![m, cond], DType::Bool),
-        })
+        }
     }
 
-    fn cat(&mut self, parts: &[ValueId], dim: usize, coords: &[Expr], mask: Option<Reg>, dtype: DType) -> Result<Reg, Error> {
+    fn cat(
+        &mut self,
+        parts: &[ValueId],
+        dim: usize,
+        coords: &[Expr],
+        mask: Option<Reg>,
+        dtype: DType,
+    ) -> Result<Reg, Error> {
         self.note("cat");
         let mut offset = Expr::ZERO;
         let mut result: Option<Reg> = None;
@@ -533,10 +558,10 @@ impl<'a, 'g> Emitter<'a, 'g> {
             c[dim] = &coords[dim] - &offset;
             let mut inside = mask;
             if k > 0 {
-                inside = self.and_in_range(inside, &c[dim], None);
+                inside = Some(self.and_in_range(inside, &c[dim], None));
             }
             if k + 1 < parts.len() {
-                inside = self.and_in_range(inside, &c[dim], Some(&extent));
+                inside = Some(self.and_in_range(inside, &c[dim], Some(&extent)));
             }
             let r = self.value(x, &c, inside)?;
             // Later parts win where they are inside; the first needs no condition.
@@ -605,76 +630,4 @@ pub struct FinishedNest {
 /// `Σ coords × strides`.
 pub fn dot(coords: &[Expr], strides: &[Expr]) -> Expr {
     coords.iter().zip(strides).fold(Expr::ZERO, |a, (c, s)| a + c * s)
-}
-
-fn loop_vars(body: &[Stmt], parallel: &Sym) -> BTreeSet<Sym> {
-    fn go(body: &[Stmt], out: &mut BTreeSet<Sym>) {
-        for s in body {
-            if let Stmt::For(l) = s {
-                out.insert(l.var.clone());
-                go(&l.body, out);
-            }
-        }
-    }
-    let mut out = BTreeSet::from([parallel.clone()]);
-    go(body, &mut out);
-    out
-}
-
-fn collect_symbols(body: &[Stmt], out: &mut BTreeSet<Sym>) {
-    let index = |i: &Index, out: &mut BTreeSet<Sym>| {
-        out.extend(i.base.symbols());
-        for (_, s) in &i.indirect {
-            out.extend(s.symbols());
-        }
-    };
-    for s in body {
-        match s {
-            Stmt::Let { def: Def::Expr(e), .. } => out.extend(e.symbols()),
-            Stmt::Let { def: Def::Load { index: i, .. }, .. } | Stmt::Store { index: i, .. } => index(i, out),
-            Stmt::For(l) => {
-                out.extend(l.begin.symbols());
-                out.extend(l.end.symbols());
-                collect_symbols(&l.body, out);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Estimated time of one iteration of the parallel loop, in picoseconds on one core.
-pub fn cost(nest: &LoopNest) -> Expr {
-    fn go(body: &[Stmt], regs: &mut BTreeMap<u32, DType>, lanes: i64) -> Expr {
-        let mut sum = Expr::ZERO;
-        for s in body {
-            sum = sum
-                + match s {
-                    Stmt::Let { reg, dtype, def } => {
-                        regs.insert(reg.0, *dtype);
-                        Expr::int(lanes * match def {
-                            Def::Load { index, .. } if !index.indirect.is_empty() => 60,
-                            Def::Load { .. } => 10 + 12 * dtype.bytes(),
-                            Def::Pw { op, .. } => 20 * i64::from(op.cost()),
-                            Def::Convert { .. } => 30,
-                            _ => 0,
-                        })
-                    }
-                    Stmt::Store { value, .. } => {
-                        Expr::int(lanes * (20 + 20 * regs.get(&value.0).map_or(4, |d| d.bytes())))
-                    }
-                    Stmt::Update { .. } => Expr::int(lanes * 20),
-                    Stmt::Check { .. } => Expr::int(lanes * 20),
-                    Stmt::For(l) => {
-                        let trips = (&l.end - &l.begin).substitute(&|s| {
-                            let name = s.name();
-                            (name.starts_with('i') || name == "p").then_some(Expr::ZERO)
-                        });
-                        trips * go(&l.body, regs, if l.vector { 1 } else { lanes })
-                    }
-                };
-        }
-        sum
-    }
-    // Scalar code costs about as much as a vector of 8 lanes.
-    go(&nest.body, &mut BTreeMap::new(), 8) + Expr::int(2000)
 }

@@ -275,10 +275,10 @@ impl Fuser<'_, '_> {
         }
         let item = &self.items[i];
         for outer in [false, true] {
-            if let Some((group, role)) = self.fit(g, item, outer) {
-                if self.reads_fit(&group, item, role, u) {
-                    return Some((group, role));
-                }
+            if let Some((group, role)) = self.fit(g, item, outer)
+                && self.reads_fit(&group, item, role, u)
+            {
+                return Some((group, role));
             }
         }
         None
@@ -293,7 +293,8 @@ impl Fuser<'_, '_> {
             if item.reduce.is_some() {
                 return None;
             }
-            let kept: Vec<Expr> = g.space.iter().zip(rows).filter(|(_, r)| !**r).map(|(e, _)| e.clone()).collect();
+            let kept: Vec<Expr> =
+                g.space.iter().zip(rows).filter(|(_, r)| !**r).map(|(e, _)| e.clone()).collect();
             let (parts, cover, _) = refine(&kept, &item.domain, facts)?;
             let (mut space, mut new_rows, mut at, mut k) = (vec![], vec![], 0, 0);
             for (e, &r) in g.space.iter().zip(rows) {
@@ -341,7 +342,10 @@ impl Fuser<'_, '_> {
                 // Members that use the old rows' results would no longer see them.
                 let used = g.items.iter().any(|&k| {
                     self.items[k].reads.iter().any(|(v, _)| {
-                        g.items.iter().zip(&g.roles).any(|(&p, r)| *r == Role::Row && self.items[p].value == *v)
+                        g.items
+                            .iter()
+                            .zip(&g.roles)
+                            .any(|(&p, r)| *r == Role::Row && self.items[p].value == *v)
                     })
                 });
                 if !swappable || used {

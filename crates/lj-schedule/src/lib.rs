@@ -18,6 +18,7 @@ mod forms;
 pub mod fuse;
 pub mod items;
 pub mod loopnest;
+mod nest_info;
 pub mod program;
 
 pub use assemble::{Config, schedule};

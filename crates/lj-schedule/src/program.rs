@@ -1,7 +1,7 @@
 //! The schedule's result: what runs, in which order, on which memory.
 
 use crate::loopnest::LoopNest;
-use lj_ir::{DType, Device, ExternCall, Expr, Sym, TensorType, Type};
+use lj_ir::{DType, Device, Expr, ExternCall, Sym, TensorType, Type};
 use serde::{Deserialize, Serialize};
 
 /// Number of a buffer of a program.

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A check inside a kernel failed, such as an index out of range.
-    #[error("{message}{}", at(line))]
+    #[error("{message}{}", at(line.as_ref()))]
     Check {
         /// Python exception type to raise, such as `IndexError`.
         exception: String,
@@ -14,7 +14,7 @@ pub enum Error {
         line: Option<String>,
     },
     /// An ATen call failed.
-    #[error("{op}: {message}{}", at(line))]
+    #[error("{op}: {message}{}", at(line.as_ref()))]
     Torch {
         /// The operator, such as `aten.mm.out`.
         op: String,
@@ -24,7 +24,7 @@ pub enum Error {
         line: Option<String>,
     },
     /// The callback that runs an operator through Python failed.
-    #[error("{op}: {source}{}", at(line))]
+    #[error("{op}: {source}{}", at(line.as_ref()))]
     Callback {
         /// The operator.
         op: String,
@@ -44,7 +44,7 @@ pub enum Error {
         found: String,
     },
     /// The result of an ATen call is not what the compiler was told it would be.
-    #[error("result {result} of {op}: expected {expected}, found {found}{}", at(line))]
+    #[error("result {result} of {op}: expected {expected}, found {found}{}", at(line.as_ref()))]
     Result {
         /// The operator.
         op: String,
@@ -80,8 +80,8 @@ pub type CallbackError = Box<dyn std::error::Error + Send + Sync>;
 /// The runtime's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn at(line: &Option<String>) -> String {
-    line.as_ref().map_or_else(String::new, |l| format!("\n  at {l}"))
+fn at(line: Option<&String>) -> String {
+    line.map_or_else(String::new, |l| format!("\n  at {l}"))
 }
 
 impl Error {

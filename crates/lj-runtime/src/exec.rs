@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
-use crate::memory::{Block, Workspace};
+use crate::memory::{Block, Pool, Workspace};
+use crate::native::Native;
 use crate::parallel::{grain, parallel_for, threads};
 use crate::plan::{
     Action, Buf, Input, Instance, KernelFn, Plan, PlanOperand, PlanOutput, PlanResult, Window, scratch_bytes,
@@ -44,7 +45,7 @@ struct Call<'a> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.plan.pool.give(std::mem::take(&mut self.workspace));
+        Pool::global().give(std::mem::take(&mut self.workspace));
     }
 }
 
@@ -68,7 +69,8 @@ impl Plan {
         let syms = self.bind_inputs(&inputs)?;
         let instance = self.instance(&syms)?;
         let threads = threads();
-        let workspace = self.pool.take(instance.arena, instance.scratch.saturating_mul(threads as u64))?;
+        let workspace =
+            Pool::global().take(instance.arena, instance.scratch.saturating_mul(threads as u64))?;
         let mut call = Call {
             plan: self,
             torch,
@@ -99,28 +101,24 @@ impl Plan {
                     InputValue::Int(v) => v,
                     ref other => return Err(unexpected(n, "an int", other)),
                 },
-                SymSource::Size(n, d) => self.dim(n, d, inputs, TensorHandle::sizes)?,
-                SymSource::Stride(n, d) => self.dim(n, d, inputs, TensorHandle::strides)?,
+                SymSource::Size(n, d) => dim(n, d, inputs, TensorHandle::sizes)?,
+                SymSource::Stride(n, d) => dim(n, d, inputs, TensorHandle::strides)?,
                 SymSource::StepInt { .. } | SymSource::StepSize { .. } => 0,
             });
         }
         Ok(syms)
     }
+}
 
-    fn dim(
-        &self,
-        n: u32,
-        d: u32,
-        inputs: &[InputValue],
-        list: impl Fn(&TensorHandle) -> Result<&[i64]>,
-    ) -> Result<i64> {
-        match &inputs[n as usize] {
-            InputValue::Tensor(t) => list(t)?
-                .get(d as usize)
-                .copied()
-                .ok_or_else(|| unexpected(n, &format!("a tensor with more than {d} dims"), &inputs[n as usize])),
-            other => Err(unexpected(n, "a tensor", other)),
-        }
+/// A size or stride of a tensor argument.
+fn dim(n: u32, d: u32, inputs: &[InputValue], list: impl Fn(&TensorHandle) -> Result<&[i64]>) -> Result<i64> {
+    let given = &inputs[n as usize];
+    match given {
+        InputValue::Tensor(t) => list(t)?
+            .get(d as usize)
+            .copied()
+            .ok_or_else(|| unexpected(n, &format!("a tensor with more than {d} dims"), given)),
+        other => Err(unexpected(n, "a tensor", other)),
     }
 }
 
@@ -173,7 +171,8 @@ impl Call<'_> {
                     let (shape, strides) = (shape.of(&self.values), strides.of(&self.values));
                     let expected = || describe(dtype.name(), &device.to_string(), shape, strides);
                     let on = self.torch.device(*device).0;
-                    if t.dtype_code()? != dtype.torch_code() || t.sizes()? != shape || t.device_type()? != on {
+                    if t.dtype_code()? != dtype.torch_code() || t.sizes()? != shape || t.device_type()? != on
+                    {
                         return Err(unexpected(n, &expected(), &InputValue::Tensor(t)));
                     }
                     let Some(buf) = *buf else { continue };
@@ -205,7 +204,8 @@ impl Call<'_> {
     }
 
     fn set_tensor(&mut self, buf: usize, t: TensorHandle) -> Result<()> {
-        let ptr = if self.plan.buffers[buf].device == Device::Cpu { t.data_ptr()? } else { std::ptr::null_mut() };
+        let ptr =
+            if self.plan.buffers[buf].device == Device::Cpu { t.data_ptr()? } else { std::ptr::null_mut() };
         self.live[buf] = Live { ptr, handle: Some(t), block: None };
         Ok(())
     }
@@ -221,7 +221,9 @@ impl Call<'_> {
                 self.kernel(i, *function, args, *syms, (*extent, *cost), scratch)?;
             }
             Action::Matmul { out, a, b, bias, batched } => self.matmul(out, a, b, bias.as_ref(), *batched)?,
-            Action::Extern { operands, results, effect } => self.extern_call(i, operands, results, *effect)?,
+            Action::Extern { native, operands, results, effect } => {
+                self.extern_call(i, native.as_ref(), operands, results, *effect)?;
+            }
         }
         for &b in &step.drop {
             self.live[b] = Live { ptr: std::ptr::null_mut(), handle: None, block: None };
@@ -323,7 +325,14 @@ impl Call<'_> {
         }
     }
 
-    fn matmul(&mut self, out: &Window, a: &Window, b: &Window, bias: Option<&Window>, batched: bool) -> Result<()> {
+    fn matmul(
+        &mut self,
+        out: &Window,
+        a: &Window,
+        b: &Window,
+        bias: Option<&Window>,
+        batched: bool,
+    ) -> Result<()> {
         let t = self.torch;
         let (out, a, b) = (self.tensor(out)?, self.tensor(a)?, self.tensor(b)?);
         let bias = bias.map(|w| self.tensor(w)).transpose()?;
@@ -343,6 +352,7 @@ impl Call<'_> {
     fn extern_call(
         &mut self,
         step: usize,
+        native: Option<&Native>,
         operands: &[PlanOperand],
         results: &[PlanResult],
         effect: bool,
@@ -366,10 +376,19 @@ impl Call<'_> {
                 PlanOperand::None => OperandValue::None,
             });
         }
-        let found = {
+        // A native call that fails is made again through Python, which raises the exception that
+        // eager would raise (type and text are lost in the C interface).
+        let found = if let Some(found) = native.and_then(|n| n.call(self.torch, &values, &self.values)) {
+            found
+        } else {
             let eval = |e: &Expr| e.eval(&|s| plan.table.symbol(s).map(|i| self.syms[i]));
-            let request =
-                ExternRequest { step: step as u32, call, operands: &values, results: results.len(), eval: &eval };
+            let request = ExternRequest {
+                step: step as u32,
+                call,
+                operands: &values,
+                results: results.len(),
+                eval: &eval,
+            };
             self.callbacks.call_extern(&request).map_err(|source| Error::Callback {
                 op: call.target.clone(),
                 line: None,
@@ -431,8 +450,12 @@ impl Call<'_> {
                 }
                 (PlanResult::Slot(s), ExternValue::Scalar(v)) => self.slots[*s] = Some(v),
                 (PlanResult::Slot(s), ExternValue::Int(v)) => self.slots[*s] = Some(ScalarValue::Int(v)),
-                (PlanResult::Tensor(_), other) => return Err(wrong(n, "a tensor".into(), format!("{other:?}"))),
-                (PlanResult::Slot(_), other) => return Err(wrong(n, "a number".into(), format!("{other:?}"))),
+                (PlanResult::Tensor(_), other) => {
+                    return Err(wrong(n, "a tensor".into(), format!("{other:?}")));
+                }
+                (PlanResult::Slot(_), other) => {
+                    return Err(wrong(n, "a number".into(), format!("{other:?}")));
+                }
             }
         }
         Ok(())

@@ -10,11 +10,13 @@
 //! * [`memory`] – arenas kept between calls;
 //! * [`cache`] – the store of compiled programs on disk.
 
+mod build;
 pub mod cache;
 pub mod error;
 mod exec;
 pub mod link;
 pub mod memory;
+mod native;
 pub mod parallel;
 mod plan;
 mod sizes;

@@ -232,7 +232,8 @@ impl Object<'_> {
             if table.kind != SHT_RELA && table.kind != SHT_REL {
                 continue;
             }
-            let target = self.sections.get(table.info as usize).ok_or_else(|| bad("relocations of no section"))?;
+            let target =
+                self.sections.get(table.info as usize).ok_or_else(|| bad("relocations of no section"))?;
             if !loaded(target) {
                 continue;
             }
@@ -274,7 +275,7 @@ impl Object<'_> {
     }
 }
 
-/// Links an object; external symbols are looked for in libtorch_cpu (SLEEF), libm, libgcc and libc.
+/// Links an object; external symbols are looked for in torch's libraries (SLEEF), libm, libgcc and libc.
 ///
 /// # Errors
 /// If the object is damaged or a symbol unknown.
@@ -296,7 +297,8 @@ pub fn link_with(object: &[u8], resolve: Resolver) -> Result<Linked> {
     for r in &o.relocs {
         let s = &o.symbols[r.symbol];
         if s.section == SHN_UNDEF && r.symbol != 0 && !externals.contains_key(&r.symbol) {
-            let address = resolve(&s.name).ok_or_else(|| bad(format!("unknown external symbol `{}`", s.name)))?;
+            let address =
+                resolve(&s.name).ok_or_else(|| bad(format!("unknown external symbol `{}`", s.name)))?;
             externals.insert(r.symbol, address as u64);
         }
         if r.kind == RelocKind::GotPcRel {
@@ -369,7 +371,11 @@ pub fn link_with(object: &[u8], resolve: Resolver) -> Result<Linked> {
                 put(at, &near(target).or_else(|e| stub.map_or(Err(e), near)).map_err(far)?);
             }
             RelocKind::GotPcRel => {
-                put(at, &near((base + slots_at + 8 * slots[&r.symbol]).wrapping_add_signed(r.addend)).map_err(far)?);
+                put(
+                    at,
+                    &near((base + slots_at + 8 * slots[&r.symbol]).wrapping_add_signed(r.addend))
+                        .map_err(far)?,
+                );
             }
         }
     }
@@ -425,11 +431,14 @@ fn protect(base: *mut u8, from: u64, to: u64, prot: i32) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(bad(format!("mprotect: {}", std::io::Error::last_os_error()))) }
 }
 
-/// Looks a symbol up in libtorch_cpu, libm, libgcc and libc.
+/// Looks a symbol up in libm, libc, libgcc and torch's libraries.
 fn system_symbol(name: &str) -> Option<usize> {
     static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
     let libraries = LIBRARIES.get_or_init(|| {
-        [c"libm.so.6", c"libc.so.6", c"libmvec.so.1", c"libgcc_s.so.1"].into_iter().filter_map(Library::open).collect()
+        [c"libm.so.6", c"libc.so.6", c"libmvec.so.1", c"libgcc_s.so.1"]
+            .into_iter()
+            .filter_map(Library::open)
+            .collect()
     });
     let system = libraries.iter().find_map(|l| l.symbol(name));
     system.or_else(|| torch().ok()?.symbol(name)).map(|p| p as usize)

@@ -95,39 +95,67 @@ pub struct Workspace {
     pub arena: Block,
     /// Rows private to the threads.
     pub scratch: Block,
+    /// Calls since the size was last reviewed, and the largest arena they needed.
+    recent: (u32, u64),
 }
 
-/// Workspaces that no call uses at the moment.
+/// Workspaces that no call uses at the moment. All plans share one pool: the forward and the backward
+/// of a model run one after the other and need not both hold memory.
 #[derive(Default)]
 pub struct Pool {
+    /// By size of the arena.
     idle: Mutex<Vec<Workspace>>,
 }
 
 impl Pool {
     /// More idle workspaces than this are freed.
     const KEEP: usize = 4;
+    /// After this many calls a workspace that was never filled to a quarter is freed, so that one
+    /// long input does not hold its memory for ever.
+    const REVIEW: u32 = 64;
 
-    /// Takes one, at least as large as asked.
+    /// An empty pool.
+    pub const fn new() -> Pool {
+        Pool { idle: Mutex::new(Vec::new()) }
+    }
+
+    /// The pool of the process.
+    pub fn global() -> &'static Pool {
+        static POOL: Pool = Pool::new();
+        &POOL
+    }
+
+    /// Takes a workspace at least as large as asked: the smallest that fits, or else the largest,
+    /// enlarged.
     ///
     /// # Errors
     /// If there is not so much memory.
     pub fn take(&self, arena: u64, scratch: u64) -> Result<Workspace> {
-        let mut w = self.lock().pop().unwrap_or_default();
-        // A much larger arena than needed goes back, so that one long input does not hold its
-        // memory for ever.
-        if w.arena.len() > arena.saturating_mul(8).max(64 << 20) {
-            w.arena = Block::default();
-        }
+        let mut w = {
+            let mut idle = self.lock();
+            let fits = idle.partition_point(|w| w.arena.len() < arena);
+            if fits < idle.len() { idle.remove(fits) } else { idle.pop().unwrap_or_default() }
+        };
+        w.recent.1 = w.recent.1.max(arena);
         w.arena.reserve(arena)?;
         w.scratch.reserve(scratch)?;
         Ok(w)
     }
 
     /// Gives one back.
-    pub fn give(&self, w: Workspace) {
+    pub fn give(&self, mut w: Workspace) {
+        w.recent.0 += 1;
+        if w.recent.0 >= Self::REVIEW {
+            if w.recent.1 < w.arena.len() / 4 {
+                w.arena = Block::default();
+            }
+            w.recent = (0, 0);
+        }
         let mut idle = self.lock();
-        if idle.len() < Self::KEEP {
-            idle.push(w);
+        let at = idle.partition_point(|i| i.arena.len() < w.arena.len());
+        idle.insert(at, w);
+        if idle.len() > Self::KEEP {
+            idle.remove(0);
         }
     }
 
@@ -144,5 +172,53 @@ impl Pool {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Workspace>> {
         // The list is valid whatever happened to a thread that held the lock.
         self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_and_writable() {
+        for bytes in [1, 4096, 5000, (2 << 20) + 1] {
+            let b = Block::new(bytes).unwrap();
+            assert!(b.len() >= bytes && (b.ptr() as usize).is_multiple_of(PAGE));
+            // SAFETY: the block is at least this large.
+            unsafe { std::ptr::write_bytes(b.ptr(), 7, bytes as usize) };
+        }
+        assert!(Block::new(0).unwrap().is_empty());
+        assert!(matches!(Block::new(u64::MAX), Err(Error::Memory(u64::MAX))));
+        assert!(matches!(Block::new(1 << 62), Err(Error::Memory(_))));
+    }
+
+    #[test]
+    fn the_pool_reuses_and_forgets() {
+        let pool = Pool::new();
+        let (small, large) = (pool.take(10_000, 0).unwrap(), pool.take(1_000_000, 100).unwrap());
+        let address = large.arena.ptr();
+        pool.give(large);
+        pool.give(small);
+        // The smallest that fits.
+        let w = pool.take(20_000, 0).unwrap();
+        assert_eq!(w.arena.ptr(), address);
+        pool.give(w);
+        assert_eq!(pool.take(500, 0).unwrap().arena.len(), 12_288);
+        // Never more than a few.
+        let many: Vec<Workspace> = (0..10).map(|i| pool.take(10_000 + 5000 * i, 0).unwrap()).collect();
+        for w in many {
+            pool.give(w);
+        }
+        assert_eq!(pool.lock().len(), Pool::KEEP);
+        pool.clear();
+        assert_eq!(pool.idle_bytes(), 0);
+        // One large call is forgotten after many small ones.
+        let w = pool.take(1_000_000, 0).unwrap();
+        pool.give(w);
+        for _ in 0..2 * Pool::REVIEW {
+            let w = pool.take(10_000, 0).unwrap();
+            pool.give(w);
+        }
+        assert!(pool.idle_bytes() <= 12_288, "{}", pool.idle_bytes());
     }
 }

@@ -28,7 +28,9 @@ pub fn threads() -> usize {
 
 fn in_parallel(t: &Torch) -> bool {
     // SAFETY: getters without arguments.
-    unsafe { t.in_parallel_region.map(|f| f()).or_else(|| t.omp_in_parallel.map(|f| f() != 0)).unwrap_or(true) }
+    unsafe {
+        t.in_parallel_region.map(|f| f()).or_else(|| t.omp_in_parallel.map(|f| f() != 0)).unwrap_or(true)
+    }
 }
 
 /// The smallest number of iterations a thread is given when all of them together take `ns`

@@ -1,20 +1,20 @@
-//! Building a plan: everything that can be decided before the first call.
-
-#![allow(unsafe_code)]
+//! What a plan consists of, and what follows from the values of its symbols.
 
 use crate::error::{Error, Result};
-use crate::link::{Linked, link};
-use crate::memory::Pool;
+use crate::link::Linked;
+use crate::native::Native;
 use crate::sizes::{Id, Span, Table};
-use lj_ir::{DType, Device, Expr, Sym, Type};
+use lj_ir::{DType, Device};
 use lj_schedule::arena::{Layout, layout};
-use lj_schedule::program::{
-    BufId, BufferKind, ExternResult, Operand, Output, Program, SlotId, Step, SymSource, TensorRef,
-};
+use lj_schedule::program::{BufferKind, Program, Step};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 
-/// The calling convention of kernels; see `docs/kernel-abi.md`.
+/// The calling convention of kernels (C, x86-64 System V). `bufs[i]` is the address of parameter `i`,
+/// already advanced by its offset; `syms[i]` the value of the nest's symbol `i`; `scratch` a 64-byte
+/// aligned block of the thread's own that holds the nest's scratch rows one after another, each
+/// rounded up to 64 bytes. The kernel runs the iterations `begin..end` of the parallel loop; where
+/// check `code` fails it stores `code + 1` to `*err`.
 pub type KernelFn = unsafe extern "C" fn(
     bufs: *const *mut u8,
     syms: *const i64,
@@ -41,10 +41,9 @@ pub struct Plan {
     pub(crate) buffers: Vec<Buf>,
     pub(crate) steps: Vec<PlanStep>,
     pub(crate) outputs: Vec<PlanOutput>,
-    pub(crate) pool: Pool,
-    instances: Mutex<Vec<Arc<Instance>>>,
+    pub(crate) instances: Mutex<Vec<Arc<Instance>>>,
     /// The code the kernels' pointers point into.
-    _code: Vec<Linked>,
+    pub(crate) _code: Vec<Linked>,
 }
 
 /// How an argument is checked.
@@ -75,8 +74,9 @@ pub(crate) struct Buf {
     pub strides: Span,
     /// Whether its size is known only after some step.
     pub late: bool,
-    first: u32,
-    last: u32,
+    /// First and last step that needs it.
+    pub first: u32,
+    pub last: u32,
 }
 
 /// A window on a buffer.
@@ -122,6 +122,8 @@ pub(crate) enum Action {
         batched: bool,
     },
     Extern {
+        /// The call without Python, where there is one.
+        native: Option<Native>,
         operands: Vec<PlanOperand>,
         results: Vec<PlanResult>,
         effect: bool,
@@ -163,40 +165,7 @@ const INSTANCES: usize = 8;
 /// Scratch rows start at multiples of this, as the kernel ABI says.
 const ROW: u64 = 64;
 
-fn invalid(what: impl Into<String>) -> Error {
-    Error::Program(what.into())
-}
-
 impl Plan {
-    /// Builds a plan from a program and its compiled kernels.
-    ///
-    /// # Errors
-    /// If an object cannot be linked or the program is inconsistent.
-    pub fn new(program: Program, objects: &[KernelObject]) -> Result<Plan> {
-        let (code, kernels) = load(objects, program.nests.len())?;
-        let mut b = Builder { program: &program, table: Table::new(symbols(&program)?), kernels, buffers: vec![] };
-        b.buffers()?;
-        let mut steps = vec![];
-        for i in 0..program.steps.len() {
-            steps.push(b.step(i)?);
-        }
-        let outputs = b.outputs()?;
-        let inputs = b.inputs()?;
-        b.lifetimes(&mut steps)?;
-        let Builder { table, buffers, .. } = b;
-        Ok(Plan {
-            table,
-            inputs,
-            buffers,
-            steps,
-            outputs,
-            pool: Pool::default(),
-            instances: Mutex::default(),
-            _code: code,
-            program,
-        })
-    }
-
     /// The program it was built from.
     pub fn program(&self) -> &Program {
         &self.program
@@ -212,14 +181,14 @@ impl Plan {
         Ok(Layout { offsets: i.offsets, total: i.arena })
     }
 
-    /// Bytes that idle workspaces of this plan hold.
-    pub fn idle_bytes(&self) -> u64 {
-        self.pool.idle_bytes()
-    }
-
-    /// Frees the memory kept for the next call.
-    pub fn release_memory(&self) {
-        self.pool.clear();
+    /// The steps that call back into Python, with what they call; for reports.
+    pub fn callbacks(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.steps.iter().zip(&self.program.steps).enumerate().filter_map(|(i, s)| match s {
+            (PlanStep { action: Action::Extern { native: None, .. }, .. }, Step::Extern { call, .. }) => {
+                Some((i as u32, call.target.as_str()))
+            }
+            _ => None,
+        })
     }
 
     /// The user's source line of a step.
@@ -250,13 +219,15 @@ impl Plan {
 
     fn build_instance(&self, syms: &[i64]) -> Result<Instance> {
         let values = self.table.evaluate(syms)?;
-        let arena: Vec<usize> =
-            (0..self.buffers.len()).filter(|i| self.buffers[*i].kind == BufferKind::Arena && !self.buffers[*i].late).collect();
+        let arena: Vec<usize> = (0..self.buffers.len())
+            .filter(|i| self.buffers[*i].kind == BufferKind::Arena && !self.buffers[*i].late)
+            .collect();
         let mut sizes = vec![];
         for &i in &arena {
             sizes.push(self.buffers[i].bytes(&values)?);
         }
-        let live: Vec<(u32, u32)> = arena.iter().map(|i| (self.buffers[*i].first, self.buffers[*i].last)).collect();
+        let live: Vec<(u32, u32)> =
+            arena.iter().map(|i| (self.buffers[*i].first, self.buffers[*i].last)).collect();
         let placed = layout(&sizes, &live);
         let mut offsets = vec![0; self.buffers.len()];
         for (i, o) in arena.iter().zip(&placed.offsets) {
@@ -264,10 +235,11 @@ impl Plan {
         }
         let mut scratch = 0;
         for s in &self.steps {
-            if let Action::Kernel { scratch: rows, .. } = &s.action {
-                if self.table.span_ready(rows.0) == 0 {
+            match &s.action {
+                Action::Kernel { scratch: rows, .. } if self.table.span_ready(rows.0) == 0 => {
                     scratch = scratch.max(scratch_bytes(rows, &values)?);
                 }
+                _ => {}
             }
         }
         Ok(Instance { syms: syms.to_vec(), values, offsets, arena: placed.total, scratch })
@@ -278,7 +250,8 @@ impl Plan {
 pub(crate) fn scratch_bytes(rows: &(Span, Vec<i64>), values: &[i64]) -> Result<u64> {
     let mut sum = 0u64;
     for (len, bytes) in rows.0.of(values).iter().zip(&rows.1) {
-        let row = (*len).max(0).checked_mul(*bytes).and_then(|n| n.cast_unsigned().checked_next_multiple_of(ROW));
+        let row =
+            (*len).max(0).checked_mul(*bytes).and_then(|n| n.cast_unsigned().checked_next_multiple_of(ROW));
         sum = row.and_then(|r| sum.checked_add(r)).ok_or_else(|| Error::Size("scratch".into()))?;
     }
     Ok(sum)
@@ -286,7 +259,7 @@ pub(crate) fn scratch_bytes(rows: &(Span, Vec<i64>), values: &[i64]) -> Result<u
 
 impl Buf {
     /// Notes that step `i` needs it.
-    fn touch(&mut self, i: u32) {
+    pub(crate) fn touch(&mut self, i: u32) {
         self.first = self.first.min(i);
         self.last = self.last.max(i);
     }
@@ -296,325 +269,5 @@ impl Buf {
         let n = self.elems.of(values);
         let bytes = n.checked_mul(self.dtype.bytes()).and_then(|b| u64::try_from(b).ok());
         bytes.ok_or_else(|| Error::Size(format!("{n} elements of a buffer")))
-    }
-}
-
-/// Every symbol and the step before which it is bound (0: at the start).
-fn symbols(p: &Program) -> Result<Vec<(Sym, u32)>> {
-    let steps = p.steps.len() as u32;
-    p.syms
-        .iter()
-        .map(|(s, source)| match source {
-            SymSource::Input(_) | SymSource::Size(..) | SymSource::Stride(..) => Ok((s.clone(), 0)),
-            SymSource::StepInt { step, .. } | SymSource::StepSize { step, .. } if *step < steps => {
-                Ok((s.clone(), step + 1))
-            }
-            _ => Err(invalid(format!("symbol `{s}` comes from an unknown step"))),
-        })
-        .collect()
-}
-
-fn load(objects: &[KernelObject], nests: usize) -> Result<(Vec<Linked>, Vec<Option<KernelFn>>)> {
-    let mut kernels = vec![None; nests];
-    let mut code = vec![];
-    for o in objects {
-        let linked = link(&o.bytes)?;
-        for (nest, name) in &o.kernels {
-            let f = linked.function(name).ok_or_else(|| Error::Link(format!("no function `{name}`")))?;
-            let slot = kernels.get_mut(*nest as usize).ok_or_else(|| invalid(format!("no nest {nest}")))?;
-            // SAFETY: lj-codegen compiles every nest to a function of this type.
-            *slot = Some(unsafe { std::mem::transmute::<*const std::ffi::c_void, KernelFn>(f) });
-        }
-        code.push(linked);
-    }
-    Ok((code, kernels))
-}
-
-struct Builder<'a> {
-    program: &'a Program,
-    table: Table,
-    kernels: Vec<Option<KernelFn>>,
-    buffers: Vec<Buf>,
-}
-
-impl Builder<'_> {
-    fn buffers(&mut self) -> Result<()> {
-        for b in &self.program.buffers {
-            let elems = self.table.one(&b.elems)?;
-            self.buffers.push(Buf {
-                dtype: b.dtype,
-                device: b.device,
-                kind: b.kind,
-                elems,
-                shape: self.table.list(&b.ty.shape)?,
-                strides: self.table.list(&b.ty.strides)?,
-                late: self.table.ready(elems) > 0,
-                first: b.first,
-                last: b.last,
-            });
-            if b.kind == BufferKind::Arena && b.device != Device::Cpu {
-                return Err(invalid(format!("an arena buffer on {}", b.device)));
-            }
-        }
-        Ok(())
-    }
-
-    fn buf(&self, b: BufId) -> Result<usize> {
-        let i = b.0 as usize;
-        if i < self.buffers.len() { Ok(i) } else { Err(invalid(format!("no buffer {i}"))) }
-    }
-
-    fn slot(&self, s: SlotId) -> Result<usize> {
-        if s.0 < self.program.slots { Ok(s.0 as usize) } else { Err(invalid(format!("no slot {}", s.0))) }
-    }
-
-    fn window(&mut self, r: &TensorRef) -> Result<Window> {
-        let buf = self.buf(r.buf)?;
-        let b = &self.program.buffers[buf];
-        if r.shape.len() != r.strides.len() {
-            return Err(invalid("a window with more extents than strides"));
-        }
-        Ok(Window {
-            buf,
-            offset: self.table.one(&r.offset)?,
-            shape: self.table.list(&r.shape)?,
-            strides: self.table.list(&r.strides)?,
-            whole: b.kind != BufferKind::Arena && r.offset.is(0) && r.shape == b.ty.shape && r.strides == b.ty.strides,
-        })
-    }
-
-    fn step(&mut self, i: usize) -> Result<PlanStep> {
-        let p = self.program;
-        let action = match &p.steps[i] {
-            Step::Kernel { nest, args, syms, cost, .. } => self.kernel(*nest, args, syms, cost)?,
-            Step::Matmul { out, a, b, bias, .. } => {
-                let rank = out.shape.len();
-                if !(rank == 2 || rank == 3) || a.shape.len() != rank || b.shape.len() != rank {
-                    return Err(invalid(format!("a matmul of {rank} dims")));
-                }
-                Action::Matmul {
-                    out: self.window(out)?,
-                    a: self.window(a)?,
-                    b: self.window(b)?,
-                    bias: bias.as_ref().map(|b| self.window(b)).transpose()?,
-                    batched: rank == 3,
-                }
-            }
-            Step::Extern { call, inputs, outputs, .. } => {
-                let mut operands = vec![];
-                for o in inputs {
-                    operands.push(match o {
-                        Operand::Tensor(r) => PlanOperand::Tensor(self.window(r)?),
-                        Operand::SymInt(e) => PlanOperand::Int(self.table.one(e)?),
-                        Operand::Slot(s) => PlanOperand::Slot(self.slot(*s)?),
-                        Operand::None => PlanOperand::None,
-                    });
-                }
-                let mut results = vec![];
-                for o in outputs {
-                    results.push(match o {
-                        ExternResult::Tensor(b) => {
-                            let b = self.buf(*b)?;
-                            if self.buffers[b].kind != BufferKind::Extern {
-                                return Err(invalid(format!("{} writes to a buffer of another kind", call.target)));
-                            }
-                            PlanResult::Tensor(b)
-                        }
-                        ExternResult::SymInt(_) => PlanResult::Int,
-                        ExternResult::Slot(s) => PlanResult::Slot(self.slot(*s)?),
-                        ExternResult::None => PlanResult::None,
-                    });
-                }
-                Action::Extern { operands, results, effect: call.effect }
-            }
-        };
-        let bind = p.syms.iter().enumerate().filter_map(|(n, (_, source))| match source {
-            SymSource::StepInt { step, result } if *step as usize == i => Some((n, *result, None)),
-            SymSource::StepSize { step, result, dim } if *step as usize == i => Some((n, *result, Some(*dim))),
-            _ => None,
-        });
-        Ok(PlanStep { action, make: vec![], drop: vec![], bind: bind.collect() })
-    }
-
-    fn kernel(&mut self, nest: u32, args: &[(BufId, Expr)], syms: &[Expr], cost: &Expr) -> Result<Action> {
-        let n = nest as usize;
-        let function = self.kernels.get(n).copied().flatten().ok_or_else(|| invalid(format!("no code for nest {n}")))?;
-        let p = self.program;
-        let nest = &p.nests[n];
-        if args.len() != nest.params.len() || syms.len() != nest.syms.len() {
-            return Err(invalid(format!("kernel {} is passed {} buffers and {} sizes", nest.name, args.len(), syms.len())));
-        }
-        let bind = |e: &Expr| {
-            e.substitute(&|s| nest.syms.iter().position(|x| x == s).map(|i| syms[i].clone()))
-        };
-        let mut plan_args = vec![];
-        for ((b, offset), param) in args.iter().zip(&nest.params) {
-            let b = self.buf(*b)?;
-            if self.buffers[b].device != Device::Cpu {
-                return Err(invalid(format!("kernel {} on {}", nest.name, self.buffers[b].device)));
-            }
-            plan_args.push((b, self.table.one(offset)?, param.dtype.bytes()));
-        }
-        let rows: Vec<Expr> = nest.scratch.iter().map(|s| bind(&s.len)).collect();
-        Ok(Action::Kernel {
-            function,
-            args: plan_args,
-            syms: self.table.list(syms)?,
-            extent: self.table.one(&bind(&nest.extent))?,
-            cost: self.table.one(cost)?,
-            scratch: (self.table.list(&rows)?, nest.scratch.iter().map(|s| s.dtype.bytes()).collect()),
-        })
-    }
-
-    fn outputs(&mut self) -> Result<Vec<PlanOutput>> {
-        let p = self.program;
-        let mut out = vec![];
-        for (i, o) in p.outputs.iter().enumerate() {
-            out.push(match o {
-                Output::Tensor(r) => {
-                    if let Some(j) = p.outputs[..i].iter().position(|x| x == o) {
-                        PlanOutput::Same(j as u32)
-                    } else {
-                        let w = self.window(r)?;
-                        if self.buffers[w.buf].kind == BufferKind::Arena {
-                            return Err(invalid(format!("output {i} is in the arena")));
-                        }
-                        PlanOutput::Tensor(w)
-                    }
-                }
-                Output::Input(n) if (*n as usize) < p.inputs.len() => PlanOutput::Input(*n),
-                Output::Input(n) => return Err(invalid(format!("output {i} is input {n}, which does not exist"))),
-                Output::SymInt(e) => PlanOutput::Int(self.table.one(e)?),
-                Output::Slot(s) => PlanOutput::Slot(self.slot(*s)?),
-                Output::None => PlanOutput::None,
-            });
-        }
-        Ok(out)
-    }
-
-    /// Whether buffer `b` must be the very memory the caller passed.
-    fn exact(&self, b: usize) -> bool {
-        let p = self.program;
-        let is = |r: &TensorRef| r.buf.0 as usize == b;
-        let step = |s: &Step| match s {
-            Step::Kernel { nest, args, .. } => {
-                let params = &p.nests[*nest as usize].params;
-                args.iter().zip(params).any(|(a, p)| a.0.0 as usize == b && p.written)
-            }
-            Step::Matmul { out, .. } => is(out),
-            Step::Extern { call, inputs, .. } => {
-                // An operator without effects does not write to its operands; one whose name ends
-                // in `_` does.
-                let mutates = call.effect || call.target.split('.').nth(1).is_some_and(|n| n.ends_with('_'));
-                mutates && inputs.iter().any(|o| matches!(o, Operand::Tensor(r) if is(r)))
-            }
-        };
-        p.steps.iter().any(step) || p.outputs.iter().any(|o| matches!(o, Output::Tensor(r) if is(r)))
-    }
-
-    fn inputs(&mut self) -> Result<Vec<Input>> {
-        let p = self.program;
-        let mut slots = 0;
-        let mut out = vec![];
-        for (i, ty) in p.inputs.iter().enumerate() {
-            out.push(match ty {
-                Type::Tensor(t) => {
-                    let mut bufs = (0..self.buffers.len()).filter(|b| self.buffers[*b].kind == BufferKind::Input(i as u32));
-                    let buf = bufs.next();
-                    if bufs.next().is_some() {
-                        return Err(invalid(format!("input {i} has two buffers")));
-                    }
-                    Input::Tensor {
-                        dtype: t.dtype,
-                        device: t.device,
-                        shape: self.table.list(&t.shape)?,
-                        strides: self.table.list(&t.strides)?,
-                        buf,
-                        exact: buf.is_some_and(|b| self.exact(b)),
-                    }
-                }
-                Type::SymInt(e) => Input::Int(self.table.one(e)?),
-                Type::Scalar(_) => {
-                    let slot = self.slot(SlotId(slots))?;
-                    slots += 1;
-                    Input::Scalar(slot)
-                }
-                Type::None => Input::None,
-            });
-        }
-        for (s, source) in &p.syms {
-            let ok = match source {
-                SymSource::Input(n) => matches!(p.inputs.get(*n as usize), Some(Type::SymInt(_))),
-                SymSource::Size(n, d) | SymSource::Stride(n, d) => {
-                    matches!(p.inputs.get(*n as usize), Some(Type::Tensor(t)) if (*d as usize) < t.rank())
-                }
-                _ => true,
-            };
-            if !ok {
-                return Err(invalid(format!("symbol `{s}` comes from an input that has no such size")));
-            }
-        }
-        Ok(out)
-    }
-
-    /// Computes which buffers each step needs, and so when they are made and dropped.
-    fn lifetimes(&mut self, steps: &mut [PlanStep]) -> Result<()> {
-        let p = self.program;
-        let n = steps.len() as u32;
-        let mut uses: Vec<Vec<usize>> = vec![];
-        for s in steps.iter() {
-            uses.push(match &s.action {
-                Action::Kernel { args, .. } => args.iter().map(|a| a.0).collect(),
-                Action::Matmul { out, a, b, bias, .. } => {
-                    [out, a, b].into_iter().chain(bias).map(|w| w.buf).collect()
-                }
-                Action::Extern { operands, .. } => operands
-                    .iter()
-                    .filter_map(|o| if let PlanOperand::Tensor(w) = o { Some(w.buf) } else { None })
-                    .collect(),
-            });
-        }
-        let mut defined: Vec<bool> = self.buffers.iter().map(|b| b.kind != BufferKind::Extern).collect();
-        for (i, s) in steps.iter().enumerate() {
-            for &b in &uses[i] {
-                if !defined[b] {
-                    return Err(invalid(format!("step {i} reads buffer {b} before it exists")));
-                }
-                self.buffers[b].touch(i as u32);
-            }
-            if let Action::Extern { results, .. } = &s.action {
-                for r in results {
-                    if let PlanResult::Tensor(b) = r {
-                        defined[*b] = true;
-                        self.buffers[*b].touch(i as u32);
-                    }
-                }
-            }
-        }
-        for o in &p.outputs {
-            if let Output::Tensor(r) = o {
-                let b = r.buf.0 as usize;
-                if !defined[b] {
-                    return Err(invalid(format!("output buffer {b} is never made")));
-                }
-                self.buffers[b].touch(n);
-            }
-        }
-        for (i, b) in self.buffers.iter().enumerate() {
-            let made_late = b.kind == BufferKind::Arena && b.late;
-            if b.kind == BufferKind::Fresh || made_late {
-                if let Some(s) = steps.get_mut(b.first as usize) {
-                    if self.table.ready(b.elems) > b.first {
-                        return Err(invalid(format!("buffer {i} is used before its size is known")));
-                    }
-                    s.make.push(i);
-                }
-            }
-            let held = made_late || b.kind != BufferKind::Arena;
-            if let (true, Some(s)) = (held, steps.get_mut(b.last as usize)) {
-                s.drop.push(i);
-            }
-        }
-        Ok(())
     }
 }

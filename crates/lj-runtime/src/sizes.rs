@@ -255,8 +255,10 @@ mod tests {
         assert_eq!(t.list(&exprs).unwrap(), span);
         for (x, y) in [(10, 3), (-9, 4), (0, 1), (1 << 40, 7)] {
             let values = t.evaluate(&[x, y]).unwrap();
-            let want: Vec<i64> =
-                exprs.iter().map(|e| e.eval(&|s| Some(if s.name() == "a" { x } else { y })).unwrap()).collect();
+            let want: Vec<i64> = exprs
+                .iter()
+                .map(|e| e.eval(&|s| Some(if s.name() == "a" { x } else { y })).unwrap())
+                .collect();
             assert_eq!(span.of(&values), want);
         }
         assert!(matches!(t.evaluate(&[1 << 62, 1 << 62]), Err(Error::Size(_))));

@@ -2,7 +2,7 @@
 
 use crate::error::CallbackError;
 use crate::torch::TensorHandle;
-use lj_ir::{ExternCall, Expr};
+use lj_ir::{Expr, ExternCall};
 
 /// A Python number.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,5 @@
 //! The loader on objects from a C compiler.
-#![allow(unsafe_code, missing_docs)]
+#![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks, clippy::cast_ptr_alignment)]
 
 mod common;
 
@@ -32,7 +32,9 @@ fn function<F: Copy>(l: &lj_runtime::link::Linked, name: &str) -> F {
 
 #[test]
 fn code_models_and_relocations() {
-    for flags in [&["-fPIC"][..], &["-fPIE"], &["-fno-pic"], &["-fPIC", "-fno-plt"], &["-fPIC", "-mcmodel=large"]] {
+    for flags in
+        [&["-fPIC"][..], &["-fPIE"], &["-fno-pic"], &["-fPIC", "-fno-plt"], &["-fPIC", "-mcmodel=large"]]
+    {
         let bytes = object(SOURCE, flags);
         let l = match link(&bytes) {
             Ok(l) => l,
@@ -74,17 +76,20 @@ fn memory_is_never_writable_and_executable() {
     assert_eq!(seen, 1);
 }
 
+extern "C" fn seven(x: i32) -> i32 {
+    x * 7
+}
+
 #[test]
 fn unknown_symbols_are_errors() {
-    let bytes = object("int nobody_has_this(int); int f(int x) { return nobody_has_this(x) + 1; }", &["-fPIC"]);
+    let bytes =
+        object("int nobody_has_this(int); int f(int x) { return nobody_has_this(x) + 1; }", &["-fPIC"]);
     match link(&bytes) {
         Err(Error::Link(m)) => assert!(m.contains("nobody_has_this"), "{m}"),
         other => panic!("{:?}", other.map(|l| l.size())),
     }
-    extern "C" fn seven(x: i32) -> i32 {
-        x * 7
-    }
-    let l = link_with(&bytes, &|name| (name == "nobody_has_this").then_some(seven as *const () as usize)).unwrap();
+    let l = link_with(&bytes, &|name| (name == "nobody_has_this").then_some(seven as *const () as usize))
+        .unwrap();
     let f: extern "C" fn(i32) -> i32 = function(&l, "f");
     assert_eq!(f(3), 22);
 }

@@ -51,9 +51,9 @@ macro_rules! function_table {
                     };
                 )*
                 $(
+                    let found = library.symbol($osymbol).or_else(|| gomp.as_ref()?.symbol($osymbol));
                     // SAFETY: as above, where the symbol exists.
-                    let $oname = library.symbol($osymbol).or_else(|| gomp.as_ref()?.symbol($osymbol))
-                        .map(|p| unsafe {
+                    let $oname = found.map(|p| unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($oarg),*) $(-> $oret)?>(p)
                         });
                 )*
@@ -121,7 +121,7 @@ static TORCH: OnceLock<Torch> = OnceLock::new();
 /// The table of the torch this process has loaded.
 ///
 /// # Errors
-/// If libtorch_cpu is not loaded or is older than 2.8. A later call looks again.
+/// If torch is not loaded or is older than 2.8. A later call looks again.
 pub fn torch() -> Result<&'static Torch> {
     if let Some(t) = TORCH.get() {
         return Ok(t);
@@ -151,7 +151,11 @@ fn dl_error() -> String {
     // SAFETY: dlerror gives null or a C string valid until the next call on this thread.
     unsafe {
         let p = libc::dlerror();
-        if p.is_null() { "unknown loader error".into() } else { CStr::from_ptr(p).to_string_lossy().into_owned() }
+        if p.is_null() {
+            "unknown loader error".into()
+        } else {
+            CStr::from_ptr(p).to_string_lossy().into_owned()
+        }
     }
 }
 
@@ -188,7 +192,7 @@ impl Library {
 }
 
 impl Torch {
-    /// The address of a symbol of libtorch_cpu or of its libgomp.
+    /// The address of a symbol of torch's CPU library or of its OpenMP library.
     pub fn symbol(&self, name: &str) -> Option<*mut c_void> {
         self.library.symbol(name).or_else(|| self.gomp.as_ref()?.symbol(name))
     }

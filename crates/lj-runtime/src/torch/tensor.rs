@@ -87,6 +87,7 @@ impl TensorHandle {
     ///
     /// # Safety
     /// The result must not outlive `self`.
+    #[must_use]
     pub unsafe fn borrow(&self) -> TensorHandle {
         TensorHandle { raw: self.raw, owned: false, torch: self.torch }
     }
@@ -122,7 +123,8 @@ impl TensorHandle {
     /// If the tensor has no storage.
     pub fn data_ptr(&self) -> Result<*mut u8> {
         // SAFETY: the handle is valid.
-        let p = self.get("data_ptr", std::ptr::null_mut(), |r| unsafe { (self.torch.get_data_ptr)(self.raw, r) })?;
+        let p = self
+            .get("data_ptr", std::ptr::null_mut(), |r| unsafe { (self.torch.get_data_ptr)(self.raw, r) })?;
         Ok(p.cast())
     }
 
@@ -225,7 +227,12 @@ impl TensorHandle {
     ///
     /// # Errors
     /// If torch cannot allocate it.
-    pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: DType, device: Device) -> Result<TensorHandle> {
+    pub fn empty_strided(
+        sizes: &[i64],
+        strides: &[i64],
+        dtype: DType,
+        device: Device,
+    ) -> Result<TensorHandle> {
         let torch = torch()?;
         let (device, index) = torch.device(device);
         // SAFETY: the lists have as many entries as we say.
@@ -249,7 +256,12 @@ impl TensorHandle {
     ///
     /// # Errors
     /// If torch refuses.
-    pub unsafe fn from_blob(data: *mut u8, sizes: &[i64], strides: &[i64], dtype: DType) -> Result<TensorHandle> {
+    pub unsafe fn from_blob(
+        data: *mut u8,
+        sizes: &[i64],
+        strides: &[i64],
+        dtype: DType,
+    ) -> Result<TensorHandle> {
         let torch = torch()?;
         let (device, index) = torch.device(Device::Cpu);
         // SAFETY: the lists have as many entries as we say; the caller answers for `data`.

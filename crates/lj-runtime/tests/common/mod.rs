@@ -1,5 +1,5 @@
 //! Helpers: objects from C sources (Rust's linker driver is a C compiler) and small programs.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks, clippy::cast_ptr_alignment)]
 
 use lj_ir::{DType, Device, Expr, Sym, TensorType, Type};
 use lj_runtime::{InputValue, KernelObject, OutputValue, TensorHandle};
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub fn object(source: &str, flags: &[&str]) -> Vec<u8> {
     static N: AtomicU32 = AtomicU32::new(0);
     let base = format!("lj-test-{}-{}", std::process::id(), N.fetch_add(1, Ordering::Relaxed));
-    let (c, o) = (std::env::temp_dir().join(format!("{base}.c")), std::env::temp_dir().join(format!("{base}.o")));
+    let (c, o) =
+        (std::env::temp_dir().join(format!("{base}.c")), std::env::temp_dir().join(format!("{base}.o")));
     std::fs::write(&c, source).unwrap();
     let ok = std::process::Command::new("cc")
         .args(["-c", "-O2", "-fno-stack-protector", "-w"])
@@ -31,16 +32,12 @@ pub fn object(source: &str, flags: &[&str]) -> Vec<u8> {
 
 /// Loads the torch that `LJ_TORCH_LIB` names; `false` (skip) without it.
 pub fn torch() -> bool {
-    match std::env::var_os("LJ_TORCH_LIB") {
-        Some(path) => {
-            lj_runtime::torch::load_torch(Path::new(&path)).unwrap();
-            true
-        }
-        None => {
-            assert!(std::env::var_os("LJ_REQUIRE_TORCH").is_none(), "LJ_TORCH_LIB is not set");
-            false
-        }
-    }
+    let Some(path) = std::env::var_os("LJ_TORCH_LIB") else {
+        assert!(std::env::var_os("LJ_REQUIRE_TORCH").is_none(), "LJ_TORCH_LIB is not set");
+        return false;
+    };
+    lj_runtime::torch::load_torch(Path::new(&path)).unwrap();
+    true
 }
 
 /// The head every C kernel starts with.

@@ -29,10 +29,12 @@ impl Target {
         Target::new(&cpu, &features)
     }
 
-    /// A machine by CPU name and features. 512-bit vectors are used wherever they exist.
+    /// A machine by CPU name and features. 512-bit vectors are used wherever they exist. A CPU that
+    /// LLVM does not know counts as a plain x86-64 with these features.
     pub fn new(cpu: &str, features: &str) -> Target {
         let comma = if features.is_empty() { "" } else { "," };
-        let features = format!("{features}{comma}-prefer-256-bit");
+        // LLVM aborts on an unknown CPU unless it is told that 64-bit code is fine.
+        let features = format!("{features}{comma}+64bit,+sse2,-prefer-256-bit");
         let mut t = Target { cpu: cpu.to_owned(), features, lanes: 8 };
         if t.avx512() {
             t.lanes = 16;

@@ -16,15 +16,46 @@ import sys
 import torch
 
 DTYPES = {
-    "u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
     "bool": torch.bool,
 }
 # Units in the last place between ours and eager's; 0 means bit for bit.
 ULPS = {
-    "exp": 2, "exp2": 2, "expm1": 2, "log": 2, "log2": 2, "log10": 2, "log1p": 2, "sigmoid": 4, "tanh": 3,
-    "sin": 2, "cos": 2, "tan": 2, "asin": 2, "acos": 2, "atan": 2, "sinh": 4, "cosh": 4, "asinh": 2,
-    "acosh": 2, "atanh": 2, "erf": 3, "erfc": 3, "pow": 2, "atan2": 2, "hypot": 2, "rsqrt": 1, "sqrt": 1,  # MKL's square root is not always correctly rounded
+    "exp": 2,
+    "exp2": 2,
+    "expm1": 2,
+    "log": 2,
+    "log2": 2,
+    "log10": 2,
+    "log1p": 2,
+    "sigmoid": 4,
+    "tanh": 3,
+    "sin": 2,
+    "cos": 2,
+    "tan": 2,
+    "asin": 2,
+    "acos": 2,
+    "atan": 2,
+    "sinh": 4,
+    "cosh": 4,
+    "asinh": 2,
+    "acosh": 2,
+    "atanh": 2,
+    "erf": 3,
+    "erfc": 3,
+    "pow": 2,
+    "atan2": 2,
+    "hypot": 2,
+    "rsqrt": 1,
+    "sqrt": 1,  # MKL's square root is not always correctly rounded
 }
 
 
@@ -34,13 +65,51 @@ def edges(dtype):
     if dtype.is_floating_point:
         info = torch.finfo(dtype)
         return [
-            0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 0.1, 100.0, -100.0, 88.7, -87.5, -100.5,
-            info.max, info.min, info.tiny, -info.tiny, info.tiny / 8, info.smallest_normal / 2,
-            float("inf"), float("-inf"), float("nan"), 2.0**31, -(2.0**31), 2.0**31 + 1, 3e9, -3e9, 2.0**63, 300.7,
-            -300.7, 40000.0, 70000.0, 1e-5, 16777217.0,
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            0.5,
+            -0.5,
+            1.5,
+            2.5,
+            -2.5,
+            3.0,
+            -7.0,
+            0.1,
+            100.0,
+            -100.0,
+            88.7,
+            -87.5,
+            -100.5,
+            info.max,
+            info.min,
+            info.tiny,
+            -info.tiny,
+            info.tiny / 8,
+            info.smallest_normal / 2,
+            float("inf"),
+            float("-inf"),
+            float("nan"),
+            2.0**31,
+            -(2.0**31),
+            2.0**31 + 1,
+            3e9,
+            -3e9,
+            2.0**63,
+            300.7,
+            -300.7,
+            40000.0,
+            70000.0,
+            1e-5,
+            16777217.0,
         ]
     info = torch.iinfo(dtype)
-    return [v for v in (0, 1, -1, 2, -2, 3, 7, -7, 63, 64, 8, 31, 32, info.max, info.min, info.max - 1) if info.min <= v <= info.max]
+    return [
+        v
+        for v in (0, 1, -1, 2, -2, 3, 7, -7, 63, 64, 8, 31, 32, info.max, info.min, info.max - 1)
+        if info.min <= v <= info.max
+    ]
 
 
 def operands(name, dtypes, seed):
@@ -50,7 +119,9 @@ def operands(name, dtypes, seed):
     n = 1000 + 5
     out = []
     for i, d in enumerate(dtypes):
-        edge = torch.tensor([row[i] for row in grid], dtype=torch.float64 if d.is_floating_point else d).to(d)
+        edge = torch.tensor(
+            [row[i] for row in grid], dtype=torch.float64 if d.is_floating_point else d
+        ).to(d)
         if d == torch.bool:
             rand = torch.rand(n, generator=g) > 0.5
         elif d.is_floating_point:
@@ -66,13 +137,27 @@ def operands(name, dtypes, seed):
 
 
 REFERENCE = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "round": torch.round, "not": None,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "round": torch.round,
+    "not": None,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "remainder": torch.remainder, "fmod": torch.fmod, "pow": torch.pow, "div": torch.div,
-    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
-    "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift, "where": torch.where,
-    "erf": torch.erf, "erfc": torch.erfc, "sigmoid": torch.sigmoid, "not": torch.bitwise_not,
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "pow": torch.pow,
+    "div": torch.div,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+    "where": torch.where,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "sigmoid": torch.sigmoid,
+    "not": torch.bitwise_not,
 }
 
 
@@ -140,15 +225,45 @@ def main(folder):
         if len(bad):
             failures += 1
             i = int(bad[0])
-            shown = [tuple(a[int(j)].item() for a in args) + (out[int(j)].item(), want[int(j)].item()) for j in bad[:6]]
-            print(f"DIFFERS {line.strip()}: {len(bad)} of {len(out)}; (operands, ours, torch) {shown} at {i}")
+            shown = [
+                tuple(a[int(j)].item() for a in args) + (out[int(j)].item(), want[int(j)].item())
+                for j in bad[:6]
+            ]
+            print(
+                f"DIFFERS {line.strip()}: {len(bad)} of {len(out)}; (operands, ours, torch) {shown} at {i}"
+            )
     print(f"{kernels} kernels, {failures} differ")
     return failures != 0
 
 
 BINARY = {
-    "add", "sub", "mul", "div", "floordiv", "truncdiv", "remainder", "fmod", "pow", "maximum", "minimum", "fmax",
-    "fmin", "atan2", "hypot", "copysign", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shl", "shr",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "floordiv",
+    "truncdiv",
+    "remainder",
+    "fmod",
+    "pow",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "atan2",
+    "hypot",
+    "copysign",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",
+    "or",
+    "xor",
+    "shl",
+    "shr",
 }
 
 if __name__ == "__main__":

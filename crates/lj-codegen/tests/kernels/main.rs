@@ -2,5 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod api;
 mod basic;
+mod memory;
 mod reduce;

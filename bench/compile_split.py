@@ -36,6 +36,8 @@ class Watch(contextlib.AbstractContextManager):
         self.frames = 0.0
         self.ours: dict[str, float] = {}
         """Seconds in our compiler, by kind of graph."""
+        self.plans: list[Any] = []
+        """The compiled graphs themselves."""
         self._patched: Any = None
 
     def __enter__(self) -> Watch:
@@ -59,7 +61,10 @@ class Watch(contextlib.AbstractContextManager):
         def timed(gm: Any, inputs: Any, name: str, *rest: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             try:
-                return original(gm, inputs, name, *rest, **kwargs)
+                plan = original(gm, inputs, name, *rest, **kwargs)
+                if hasattr(plan, "release_memory"):
+                    self.plans.append(plan)
+                return plan
             finally:
                 self.ours[name] = self.ours.get(name, 0.0) + time.perf_counter() - start
 

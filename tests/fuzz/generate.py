@@ -81,7 +81,10 @@ class Generator:
         if self.dynamic:
             count = 4
             return [
-                Dim(name, tuple(self.r.choice([3, 4, 5, 7, 8, 13, 16, 17, 33]) for _ in range(count)))
+                Dim(
+                    name,
+                    tuple(self.r.choice([3, 4, 5, 7, 8, 13, 16, 17, 33]) for _ in range(count)),
+                )
                 for name in "ABC"
             ]
         sizes = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 64, 70]
@@ -212,7 +215,11 @@ class Generator:
         size = kept.get(code, smooth.get(code))
         exact = x.exact and code in kept
         if x.exact and self.r.random() < 0.1:
-            code, size, exact = f"torch.{self.r.choice(['floor', 'ceil', 'trunc', 'sign'])}({n})", x.size + 1, True
+            code, size, exact = (
+                f"torch.{self.r.choice(['floor', 'ceil', 'trunc', 'sign'])}({n})",
+                x.size + 1,
+                True,
+            )
         self.derive(code, x, size=size, exact=exact)
 
     def matching(self, x: Value, also: Any = None) -> tuple[Value, tuple[Dim, ...]] | None:
@@ -281,11 +288,20 @@ class Generator:
         if not x.is_float:
             if x.dtype == "bool":
                 kind = self.r.choice(["any", "all"])
-                self.emit(f"{n}.{kind}({one})", dtype="bool", shape=shape1, size=1, exact=True, loss=False)
+                self.emit(
+                    f"{n}.{kind}({one})", dtype="bool", shape=shape1, size=1, exact=True, loss=False
+                )
                 return
             kind = self.r.choice(["sum", "amax", "amin", "argmax", "argmin"])
             if kind.startswith("arg"):
-                self.emit(f"{n}.{kind}({one})", dtype="i64", shape=shape1, size=100, exact=True, loss=False)
+                self.emit(
+                    f"{n}.{kind}({one})",
+                    dtype="i64",
+                    shape=shape1,
+                    size=100,
+                    exact=True,
+                    loss=False,
+                )
                 return
             dtype = "i64" if kind == "sum" else x.dtype
             self.derive(f"{n}.{kind}({at})", x, dtype=dtype, shape=shape, size=x.size * count)
@@ -304,7 +320,9 @@ class Generator:
         code, size, exact = self.r.choice(forms)
         if x.exact and self.r.random() < 0.2:
             kind = self.r.choice(["argmax", "argmin"])
-            self.emit(f"{n}.{kind}({one})", dtype="i64", shape=shape1, size=100, exact=True, loss=False)
+            self.emit(
+                f"{n}.{kind}({one})", dtype="i64", shape=shape1, size=100, exact=True, loss=False
+            )
             return
         self.derive(code, x, shape=shape, size=size, exact=exact)
 
@@ -395,7 +413,9 @@ class Generator:
                 # Out of range, a conversion to an integer is undefined.
                 limits = "0, 100" if to == "u8" else "-100, 100"
                 self.derive(
-                    f"torch.clamp({x.name}, {limits}).to({to})" if to != "bool" else f"{x.name} > 0.25",
+                    f"torch.clamp({x.name}, {limits}).to({to})"
+                    if to != "bool"
+                    else f"{x.name} > 0.25",
                     x,
                     dtype=to,
                     loss=False,
@@ -447,7 +467,9 @@ class Generator:
         op = self.r.choice(["<", "<=", ">", ">=", "==", "!="])
         right = y.name if self.r.random() < 0.6 else ("0" if x.is_float else "3")
         shape = shape if right == y.name else x.shape
-        mask = self.emit(f"{x.name} {op} {right}", dtype="bool", shape=shape, size=1, exact=True, loss=False)
+        mask = self.emit(
+            f"{x.name} {op} {right}", dtype="bool", shape=shape, size=1, exact=True, loss=False
+        )
         a = self.pick(lambda v: broadcast(v.shape, mask.shape) is not None)
         if a is None or self.r.random() < 0.2:
             return

@@ -38,9 +38,7 @@ def test_values(op: table.Op) -> None:
     ours = harness.compiled(every, dynamic=False)(arguments)
     for name, a, b in zip(cases, ours, eager, strict=True):
         looser = 4.0 if "special" in name else 1.0
-        harness.assert_same(
-            a, b, f"{op.name} {name}", signs=op.name not in UNSIGNED, looser=looser
-        )
+        harness.assert_same(a, b, f"{op.name} {name}", signs=op.name not in UNSIGNED, looser=looser)
 
 
 def differentiable(op: table.Op) -> bool:

@@ -89,7 +89,9 @@ def test_wrong_options_are_errors(options, error, words):
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
     text = str(caught.value)
-    assert words in text and error.__name__ in text or any(isinstance(e, error) for e in chain), text
+    assert words in text and error.__name__ in text or any(isinstance(e, error) for e in chain), (
+        text
+    )
     assert words in text
     torch._dynamo.reset()
     assert compiled(f)(torch.ones(3)).tolist() == [2, 2, 2]
@@ -375,5 +377,8 @@ def test_cache_tells_graphs_apart(tmp_path):
     for c in (1.0, 2.0, float("inf"), -float("inf"), float("nan")):
         torch._dynamo.reset()
         x = torch.randn(3)
-        same(compiled(lambda x, c=c: torch.clamp(x, max=c) * c, options=options)(x), torch.clamp(x, max=c) * c)
+        same(
+            compiled(lambda x, c=c: torch.clamp(x, max=c) * c, options=options)(x),
+            torch.clamp(x, max=c) * c,
+        )
     assert ljcompile.records[-1].cache == "miss"

@@ -57,7 +57,7 @@ def compile_graph(
         CompileError: in strict mode, if a stage fails.
     """
     _check_devices(example_inputs)
-    tracing = bool(torch._logging._internal.trace_log.handlers)
+    tracing = _tracing()
     want_text = tracing or options.dump is not None
     text = gm.print_readable(print_output=False, include_stride=True) if want_text else None
     progress = _native.Progress()
@@ -95,6 +95,12 @@ def _settings(options: Options) -> str:
     settings = dataclasses.asdict(options)
     settings["torch"] = torch.__version__
     return json.dumps(settings, default=str)
+
+
+def _tracing() -> bool:
+    """Whether ``TORCH_TRACE`` is on. (A handler alone says little: pytest adds its own.)"""
+    handlers = torch._logging._internal.trace_log.handlers
+    return any(getattr(handler, "root_dir", None) for handler in handlers)
 
 
 def _compile_id() -> str:

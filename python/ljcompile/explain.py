@@ -71,7 +71,9 @@ class Report:
             lines += [f"    stage {f['stage']} failed: {f['message']}" for f in g.faults]
         if self.breaks:
             lines.append("breaks:")
-            lines += [f"  {b.count} x {b.line or 'unknown line'}\n    {b.reason}" for b in self.breaks]
+            lines += [
+                f"  {b.count} x {b.line or 'unknown line'}\n    {b.reason}" for b in self.breaks
+            ]
         lines.append(f"ATen fallbacks: {sum(f['count'] for f in self.fallbacks)}")
         lines += [f"  {f['count']} x {f['target']}: {f['reason']}" for f in self.fallbacks]
         lines.append("compile seconds:")

@@ -54,3 +54,66 @@ fn the_sample_prints_as_it_was_parsed() {
     }
     assert_eq!(parse(&printed).unwrap(), graph);
 }
+
+#[test]
+fn errors_say_where_and_what() {
+    for (text, error) in [
+        ("", "1:1: expected `graph`, found the end of the text"),
+        ("graph g () {", "1:13: expected an operation, `return` or `%`, found the end of the text"),
+        ("graph g () {\n return\n}\n x", "4:2: expected the end of the text, found `x`"),
+        ("graph g (s: [0, 1], s: [0, 2]) { return }", "1:30: expected every symbol once, found `)`"),
+        ("graph g (min: [0, 1]) { return }", "1:10: expected a symbol, found `min`"),
+        ("graph g () {\n %0 = pw.sum : f32[] }", "2:7: expected a pointwise operation, found `pw.sum`"),
+        ("graph g () {\n %0 = full 1 : f33[] }", "2:16: expected a type, found `f33`"),
+        ("graph g () {\n %0 = full x : f32[] }", "2:12: expected a constant, found `x`"),
+        (
+            "graph g () {\n %0 = full nan(0x1) : f32[] }",
+            "2:16: expected the bits of a NaN in hexadecimal, found `0x1`",
+        ),
+        (
+            "graph g () {\n %0 = full 1 : f32[]\n %0 = full 1 : f32[] return }",
+            "3:2: expected a new value (%0 is defined above), found `%`",
+        ),
+        (
+            "graph g () { %1 = full 1 : f32[] return }",
+            "1:41: expected a node that defines %0: values are numbered without gaps, found `}`",
+        ),
+        (
+            "graph g () { %4000000000 = full 1 : f32[] return }",
+            "1:14: expected values numbered without gaps, found `%`",
+        ),
+        (
+            "graph g () { %0 = input 1 : f32[] return }",
+            "1:42: expected an `input 0`: inputs are numbered without gaps, found `}`",
+        ),
+        (
+            "graph g () { %0, %1 = full 1 : (f32[]) return }",
+            "1:14: expected as many results as types, 1, found `%`",
+        ),
+        (
+            "graph g () { extern \"f\"(k=1, 2) reason=\"\" : () return }",
+            "1:30: expected a named argument, found `2`",
+        ),
+        (
+            "graph g () { extern \"f\n\"() return }",
+            "2:1: expected a closing quote, found the end of the line",
+        ),
+        (
+            "graph g () { %0 = full 99999999999999999999 : i64[] }",
+            "1:44: expected a number, found `99999999999999999999`",
+        ),
+    ] {
+        assert_eq!(parse(text).expect_err(text).to_string(), error, "{text}");
+    }
+}
+
+#[test]
+fn deep_nesting_is_an_error() {
+    let deep = |open: &str, close: &str| {
+        let nest = open.repeat(100_000) + &close.repeat(100_000);
+        parse(&format!("graph g () {{ extern \"f\"({nest}) reason=\"\" : () return }}")).unwrap_err().expected
+    };
+    assert_eq!(deep("[", "]"), "less nesting");
+    assert_eq!(deep("(", ")"), "less nesting");
+    assert_eq!(deep("min(1, ", ")"), "less nesting");
+}

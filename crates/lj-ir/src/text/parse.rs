@@ -42,7 +42,12 @@ impl Parser {
         let mut body = Body { graph: Graph::new(&name), ..Body::default() };
         body.provs.insert(Prov::default(), 0);
         self.expect('(')?;
-        body.graph.facts.syms = self.items(')', Self::symbol)?.into_iter().collect();
+        let syms = self.items(')', Self::symbol)?;
+        let count = syms.len();
+        body.graph.facts.syms = syms.into_iter().collect();
+        if body.graph.facts.syms.len() != count {
+            return self.error_before("every symbol once");
+        }
         self.expect('{')?;
         while !self.eat_word("return") {
             self.node(&mut body)?;

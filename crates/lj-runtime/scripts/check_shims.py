@@ -11,9 +11,18 @@ import sys
 import torch
 
 LIST = pathlib.Path(__file__).parent.parent / "src/native/schemas.rs"
-HEADER = pathlib.Path(torch.__path__[0]) / "include/torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h"
+HEADER = (
+    pathlib.Path(torch.__path__[0])
+    / "include/torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h"
+)
 ENUMS = ("ScalarType", "Layout", "MemoryFormat")
-SCALARS = {"Tensor": "AtenTensorHandle", "int": "int64_t", "float": "double", "number": "double", "bool": "int32_t"}
+SCALARS = {
+    "Tensor": "AtenTensorHandle",
+    "int": "int64_t",
+    "float": "double",
+    "number": "double",
+    "bool": "int32_t",
+}
 SCALARS |= {"str": "const char*", "Generator": "AtenGeneratorHandle"}
 LISTS = {"Tensor": "AtenTensorHandle*", "Optional[Tensor]": "AtenTensorHandle**"}
 LISTS |= {"int": "int64_t*", "bool": "int32_t*", "float": "double*"}

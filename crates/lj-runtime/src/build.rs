@@ -272,7 +272,6 @@ impl Builder<'_> {
 
     fn inputs(&mut self) -> Result<Vec<Input>> {
         let p = self.program;
-        let mut slots = 0;
         let mut out = vec![];
         for (i, ty) in p.inputs.iter().enumerate() {
             out.push(match ty {
@@ -294,9 +293,8 @@ impl Builder<'_> {
                 }
                 Type::SymInt(e) => Input::Int(self.table.one(e)?),
                 Type::Scalar(_) => {
-                    let slot = self.slot(SlotId(slots))?;
-                    slots += 1;
-                    Input::Scalar(slot)
+                    let slot = p.scalar_inputs.iter().find(|(n, _)| *n as usize == i).map(|(_, s)| *s);
+                    Input::Scalar(slot.map(|s| self.slot(s)).transpose()?)
                 }
                 Type::None => Input::None,
             });

@@ -10,7 +10,7 @@ use crate::plan::{
     Action, Buf, Input, Instance, KernelFn, Plan, PlanOperand, PlanOutput, PlanResult, Window, scratch_bytes,
 };
 use crate::sizes::{Id, Span};
-use crate::torch::{NoGrad, TensorHandle, Torch, describe, torch};
+use crate::torch::{PlainMode, TensorHandle, Torch, describe, torch};
 use crate::value::{
     Callbacks, ExternRequest, ExternValue, InputValue, OperandValue, OutputValue, ScalarValue,
 };
@@ -50,7 +50,8 @@ impl Drop for Call<'_> {
 }
 
 impl Plan {
-    /// Runs the plan. Grad mode is off meanwhile and restored at the end. The plan holds no state of
+    /// Runs the plan. Grad mode and autocast are off meanwhile and
+    /// restored at the end. The plan holds no state of
     /// the call: any number of threads may call at once, and an error leaves it usable.
     ///
     /// # Errors
@@ -58,7 +59,7 @@ impl Plan {
     /// raises or memory is short. Arguments that the plan mutates may have been changed then.
     pub fn call(&self, inputs: Vec<InputValue>, callbacks: &dyn Callbacks) -> Result<Vec<OutputValue>> {
         let torch = torch()?;
-        let _no_grad = NoGrad::new(torch);
+        let _plain = PlainMode::new(torch);
         if inputs.len() != self.inputs.len() {
             return Err(Error::Input {
                 input: inputs.len().min(self.inputs.len()) as u32,
@@ -186,8 +187,8 @@ impl Call<'_> {
                     self.set_tensor(buf, t)?;
                 }
                 (InputValue::Int(v), Input::Int(e)) if e.of(&self.values) == v => {}
-                (InputValue::Scalar(v), Input::Scalar(slot)) => self.slots[*slot] = Some(v),
-                (InputValue::Int(v), Input::Scalar(slot)) => self.slots[*slot] = Some(ScalarValue::Int(v)),
+                (InputValue::Scalar(v), Input::Scalar(slot)) => self.set_slot(*slot, v),
+                (InputValue::Int(v), Input::Scalar(slot)) => self.set_slot(*slot, ScalarValue::Int(v)),
                 (InputValue::None, Input::None) => {}
                 (given, wanted) => {
                     let expected = match wanted {
@@ -201,6 +202,12 @@ impl Call<'_> {
             }
         }
         Ok(())
+    }
+
+    fn set_slot(&mut self, slot: Option<usize>, v: ScalarValue) {
+        if let Some(s) = slot {
+            self.slots[s] = Some(v);
+        }
     }
 
     fn set_tensor(&mut self, buf: usize, t: TensorHandle) -> Result<()> {

@@ -59,8 +59,8 @@ pub(crate) enum Input {
         exact: bool,
     },
     Int(Id),
-    /// Fills this slot.
-    Scalar(usize),
+    /// Fills this slot, if anything reads it.
+    Scalar(Option<usize>),
     None,
 }
 
@@ -266,7 +266,8 @@ impl Buf {
 
     /// Its size in bytes.
     pub(crate) fn bytes(&self, values: &[i64]) -> Result<u64> {
-        let n = self.elems.of(values);
+        // The span of a strided tensor without elements can come out negative.
+        let n = self.elems.of(values).max(0);
         let bytes = n.checked_mul(self.dtype.bytes()).and_then(|b| u64::try_from(b).ok());
         bytes.ok_or_else(|| Error::Size(format!("{n} elements of a buffer")))
     }

@@ -88,7 +88,7 @@ pub struct ExternRequest<'a> {
 }
 
 /// Runs operators that have no C entry, in lj-python by way of `torch.ops`. The runtime calls it
-/// without the GIL, with grad mode off, in the thread that called the plan.
+/// without the GIL, with grad mode and autocast off, in the thread that called the plan.
 pub trait Callbacks {
     /// Runs one and returns its results, one per result of the operator (a single tensor is one
     /// result; a list of tensors is flattened).

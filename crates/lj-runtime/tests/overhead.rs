@@ -71,6 +71,8 @@ fn overhead() {
     let (one, many) = (time(&chain(1, 1000)), time(&chain(1001, 1_000_000)));
     let kernel = (many - one) / 1000.0;
     let matmul = (time(&chain(1001, 2)) - many) / 500.0;
-    println!("call with two kernels {one:.0} ns, a kernel step {kernel:.0} ns, a matmul step {matmul:.0} ns more");
+    println!(
+        "call with two kernels {one:.0} ns, a kernel step {kernel:.0} ns, a matmul step {matmul:.0} ns more"
+    );
     assert!(kernel < 1000.0 && one < 10_000.0);
 }

@@ -229,6 +229,8 @@ fn matmuls_on_windows_of_the_arena() {
 #[derive(Default)]
 struct Ops {
     seen: Mutex<Vec<String>>,
+    /// Grad mode and CPU autocast during each call.
+    modes: Mutex<Vec<(bool, bool)>>,
     kept: Mutex<Vec<TensorHandle>>,
 }
 
@@ -239,6 +241,9 @@ impl Callbacks for Ops {
             other => panic!("{other:?}"),
         };
         self.seen.lock().unwrap().push(r.call.target.clone());
+        let torch = lj_runtime::torch::torch().unwrap();
+        let modes = unsafe { ((torch.grad_enabled)(), torch.is_autocast_enabled.unwrap()(0)) };
+        self.modes.lock().unwrap().push(modes);
         Ok(match r.call.target.as_str() {
             // The non-zero elements, and how many.
             "test.compact.default" => {
@@ -297,6 +302,7 @@ fn sizes_that_steps_decide() {
             buffer(BufferKind::Fresh, found, 6, 7),
         ],
         slots: 2,
+        scalar_inputs: vec![(1, SlotId(0))],
         lines: lines(),
         ..Program::default()
     };
@@ -365,6 +371,8 @@ fn errors_of_operators_and_effects() {
         return;
     }
     let x = f32_type(&[e(4)]);
+    let torch = lj_runtime::torch::torch().unwrap();
+    let (set, get) = (torch.set_autocast_enabled.unwrap(), torch.is_autocast_enabled.unwrap());
     let build = |name: &str, effect: bool| {
         let mut p = Program {
             inputs: inputs(std::slice::from_ref(&x)),
@@ -420,6 +428,15 @@ fn errors_of_operators_and_effects() {
             other => panic!("{other:?}"),
         }
     }
+    // Grad mode and autocast are as before, also after an error.
+    unsafe {
+        assert!((torch.grad_enabled)());
+        set(0, true);
+        assert!(call(&raising, &ops).is_err());
+        assert!(get(0) && !get(1) && (torch.grad_enabled)());
+        set(0, false);
+    }
+    assert_eq!(*ops.modes.lock().unwrap(), [(false, false); 4]);
     // An effect keeps its operand; the arena is reused right after and in the next call.
     let keeping = build("keep", true);
     assert_eq!(out(&call(&keeping, &ops).unwrap(), 0), [0., 7., 14., 21.]);
@@ -427,7 +444,7 @@ fn errors_of_operators_and_effects() {
     for t in ops.kept.lock().unwrap().iter() {
         assert_eq!(data(t), ramp(4));
     }
-    assert_eq!(ops.seen.lock().unwrap().len(), 5);
+    assert_eq!(ops.seen.lock().unwrap().len(), 6);
 }
 
 fn list(v: &[i64]) -> Arg {

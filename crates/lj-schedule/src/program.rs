@@ -185,7 +185,7 @@ pub struct Program {
     pub nests: Vec<LoopNest>,
     /// Memory.
     pub buffers: Vec<Buffer>,
-    /// Number of scalar slots. Graph inputs of type [`Type::Scalar`] fill the first ones, in order.
+    /// Number of scalar slots.
     pub slots: u32,
     /// Graph inputs that are scalars, with the slots they go to.
     pub scalar_inputs: Vec<(u32, SlotId)>,

@@ -104,7 +104,9 @@ function_table! {
         to_pyobject: "torch_tensor_to_pyobject" = fn(RawTensor, *mut c_void, *mut *mut c_void) -> Code;
         parallel_for: "torch_parallel_for" = fn(i64, i64, i64, ParallelBody, *mut c_void) -> Code;
         thread_index: "torch_get_thread_idx" = fn(*mut u32) -> Code;
-        // C++ functions without arguments; the names are those of the Itanium ABI.
+        // C++ functions of plain arguments; the names are those of the Itanium ABI.
+        is_autocast_enabled: "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" = fn(i8) -> bool;
+        set_autocast_enabled: "_ZN2at8autocast20set_autocast_enabledEN3c1010DeviceTypeEb" = fn(i8, bool);
         num_threads: "_ZN2at15get_num_threadsEv" = fn() -> i32;
         in_parallel_region: "_ZN2at18in_parallel_regionEv" = fn() -> bool;
         gomp_parallel: "GOMP_parallel" =
@@ -224,29 +226,50 @@ impl Torch {
     }
 }
 
-/// Switches grad mode off for the calling thread until dropped.
-pub struct NoGrad {
+/// Switches off, for the calling thread, the modes that were applied when the graph was captured and
+/// must not act a second time: gradients and autocast. Restored when dropped.
+pub struct PlainMode {
     torch: &'static Torch,
-    before: bool,
+    grad: bool,
+    /// Per entry of [`AUTOCAST`].
+    autocast: [bool; 2],
 }
 
-impl NoGrad {
-    /// Switches it off.
-    pub fn new(torch: &'static Torch) -> NoGrad {
-        // SAFETY: plain thread-local accessors.
-        let before = unsafe { (torch.grad_enabled)() };
-        if before {
-            // SAFETY: as above.
-            unsafe { (torch.set_grad_enabled)(false) };
+/// The devices whose autocast is switched off: `c10::DeviceType` of the CPU and of CUDA.
+const AUTOCAST: [i8; 2] = [0, 1];
+
+impl PlainMode {
+    /// Switches them off.
+    pub fn new(torch: &'static Torch) -> PlainMode {
+        // SAFETY: thread-local accessors.
+        unsafe {
+            let grad = (torch.grad_enabled)();
+            if grad {
+                (torch.set_grad_enabled)(false);
+            }
+            let autocast = AUTOCAST.map(|d| torch.is_autocast_enabled.is_some_and(|f| f(d)));
+            let mode = PlainMode { torch, grad, autocast };
+            mode.set_autocast(false);
+            mode
         }
-        NoGrad { torch, before }
+    }
+
+    /// Sets autocast for the devices for which it was on.
+    fn set_autocast(&self, on: bool) {
+        for (device, _) in AUTOCAST.iter().zip(self.autocast).filter(|(_, was_on)| *was_on) {
+            if let Some(f) = self.torch.set_autocast_enabled {
+                // SAFETY: a thread-local accessor.
+                unsafe { f(*device, on) };
+            }
+        }
     }
 }
 
-impl Drop for NoGrad {
+impl Drop for PlainMode {
     fn drop(&mut self) {
-        if self.before {
-            // SAFETY: plain thread-local accessor.
+        self.set_autocast(true);
+        if self.grad {
+            // SAFETY: a thread-local accessor.
             unsafe { (self.torch.set_grad_enabled)(true) };
         }
     }

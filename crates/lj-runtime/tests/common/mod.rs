@@ -1,5 +1,11 @@
 //! Helpers: objects from C sources (Rust's linker driver is a C compiler) and small programs.
-#![allow(dead_code, unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks, clippy::cast_ptr_alignment)]
+#![allow(
+    dead_code,
+    unsafe_code,
+    missing_docs,
+    clippy::undocumented_unsafe_blocks,
+    clippy::cast_ptr_alignment
+)]
 
 use lj_ir::{DType, Device, Expr, Sym, TensorType, Type};
 use lj_runtime::{InputValue, KernelObject, OutputValue, TensorHandle};

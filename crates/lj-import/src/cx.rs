@@ -329,13 +329,7 @@ impl<'a> Cx<'a> {
     /// The same for one of several results.
     pub fn done_as(&mut self, v: ValueId, ty: TensorType) -> Lowered<ValueId> {
         let v = self.convert(v, ty.dtype);
-        let have = self.graph.tensor(v);
-        let same = have.shape.len() == ty.shape.len()
-            && have.shape.iter().zip(&ty.shape).all(|(a, b)| self.graph.facts.eq(a, b));
-        if !same {
-            let what = format!("the lowering gives shape {:?}, the metadata says {:?}", have.shape, ty.shape);
-            return decline(what);
-        }
+        let v = self.retyped(v, &ty.shape)?;
         let own = v.index() >= self.first_new;
         let movable = !matches!(self.graph.def(v).op, Op::View(ref view) if view.aliases());
         if own && movable {
@@ -419,13 +413,17 @@ impl<'a> Cx<'a> {
 
     /// An elementwise operation; operands broadcast.
     pub fn pw(&mut self, op: PwOp, inputs: &[ValueId]) -> Lowered<ValueId> {
-        let mut shape = vec![];
-        for v in inputs {
-            shape = match broadcast(&shape, &self.ty(*v).shape, &self.graph.facts) {
-                Some(s) => s,
-                None => return decline("the operands' shapes cannot be proved to broadcast"),
-            };
-        }
+        let mut inputs = inputs.to_vec();
+        let shape = match self.common_shape(&inputs) {
+            Some(shape) => shape,
+            None => {
+                self.agree(&mut inputs)?;
+                match self.common_shape(&inputs) {
+                    Some(shape) => shape,
+                    None => return decline("the operands' shapes do not broadcast"),
+                }
+            }
+        };
         let operand = self.dtype(*inputs.last().unwrap_or(&ValueId(0)));
         if !op.accepts(operand) {
             return decline(format!("no `{}` for {operand}", op.name()));
@@ -435,7 +433,56 @@ impl<'a> Cx<'a> {
             lj_ir::pointwise::PwResult::Same => operand,
         };
         let ty = self.fresh(dtype, shape);
-        Ok(self.push(Op::Pointwise(op), inputs.to_vec(), ty))
+        Ok(self.push(Op::Pointwise(op), inputs, ty))
+    }
+
+    fn common_shape(&self, inputs: &[ValueId]) -> Option<Vec<Expr>> {
+        let step = |shape: Vec<Expr>, v: &ValueId| broadcast(&shape, &self.ty(*v).shape, &self.graph.facts);
+        inputs.iter().try_fold(vec![], step)
+    }
+
+    /// Gives the operands of a broadcast equal extents where equality cannot be proved: tracing has
+    /// established it by a guard (such as `2*(s0//2) = s0` for even `s0`). The result's extents
+    /// count if they fit, else those of the first operand.
+    fn agree(&mut self, inputs: &mut [ValueId]) -> Lowered<()> {
+        let rank = inputs.iter().map(|v| self.rank(*v)).max().unwrap_or(0);
+        let like = self.result()?.shape.clone();
+        let mut shape = vec![Expr::ONE; rank];
+        if like.len() == rank {
+            shape = like;
+        } else {
+            for v in inputs.iter() {
+                let own = self.ty(*v).shape.clone();
+                for (to, e) in shape[rank - own.len()..].iter_mut().zip(own) {
+                    if to.is(1) {
+                        *to = e;
+                    }
+                }
+            }
+        }
+        for v in inputs.iter_mut() {
+            let own = self.shape(*v);
+            let lead = rank - own.len();
+            let want = own.iter().enumerate().map(|(i, e)| if e.is(1) { e } else { &shape[lead + i] });
+            let want: Vec<Expr> = want.cloned().collect();
+            *v = self.retyped(*v, &want)?;
+        }
+        Ok(())
+    }
+
+    /// `v` with extents that are equal to its own though that cannot be proved.
+    pub fn retyped(&mut self, v: ValueId, shape: &[Expr]) -> Lowered<ValueId> {
+        let own = self.ty(v);
+        let facts = &self.graph.facts;
+        let pairs = || own.shape.iter().zip(shape);
+        if own.rank() != shape.len() || pairs().any(|(a, b)| facts.ne(a, b)) {
+            return decline("the operands' shapes do not fit");
+        }
+        if pairs().all(|(a, b)| facts.eq(a, b)) {
+            return Ok(v);
+        }
+        let ty = TensorType { shape: shape.to_vec(), ..own.clone() };
+        Ok(self.view(View::Reshape, v, ty))
     }
 
     /// A view of `v` with the given result type.

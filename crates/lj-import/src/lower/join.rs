@@ -24,7 +24,16 @@ pub(super) const ROWS: &[Row] = &[
 fn cat(cx: &mut Cx<'_>, list: Vec<ValueId>) -> Lowered {
     let ty = cx.result()?.clone();
     let dim = cx.dim(1, "dim", 0, ty.rank())?;
-    let list: Vec<ValueId> = list.into_iter().map(|v| cx.convert(v, ty.dtype)).collect();
+    let mut parts = vec![];
+    for v in list {
+        let v = cx.convert(v, ty.dtype);
+        let mut shape = ty.shape.clone();
+        if let (Some(to), Some(own)) = (shape.get_mut(dim), cx.ty(v).shape.get(dim)) {
+            *to = own.clone();
+        }
+        parts.push(cx.retyped(v, &shape)?);
+    }
+    let list = parts;
     match list.as_slice() {
         [] => decline("nothing to concatenate"),
         [one] => Ok(Val::Tensor(cx.push(Op::Copy, vec![*one], ty))),
@@ -41,7 +50,10 @@ fn stack(cx: &mut Cx<'_>) -> Lowered {
         let v = cx.convert(v, ty.dtype);
         let mut shape = cx.shape(v);
         shape.insert(dim, Expr::ONE);
-        parts.push(cx.reshape(v, shape));
+        let v = cx.reshape(v, shape);
+        let mut want = ty.shape.clone();
+        want[dim] = Expr::ONE;
+        parts.push(cx.retyped(v, &want)?);
     }
     if let [one] = parts.as_slice() {
         return Ok(Val::Tensor(cx.push(Op::Copy, vec![*one], ty)));

@@ -51,6 +51,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.chunk.default", pieces),
     ("aten.unsafe_chunk.default", pieces),
     ("aten.unbind.int", unbind),
+    ("aten.as_strided.default", as_strided),
     ("_operator.getitem", getitem),
 ];
 
@@ -130,6 +131,39 @@ fn swap(cx: &mut Cx<'_>, a: usize, b: usize) -> Lowered {
 fn expand(cx: &mut Cx<'_>) -> Lowered {
     let x = cx.tensor(0, "self")?;
     view(cx, View::Expand, x)
+}
+
+/// Strides spelt out: a reshape and a permutation where the result is one of the operand.
+fn as_strided(cx: &mut Cx<'_>) -> Lowered {
+    const WHY: &str = "strides spelt out by the user";
+    let x = cx.tensor(0, "self")?;
+    // The offset is that of the storage; it is known to be the operand's own only when absent, or
+    // when the operand is a new tensor.
+    let new = !matches!(cx.graph.def(x).op, Op::View(_) | Op::Input { .. } | Op::Extern(_));
+    if cx.expr(3, "storage_offset")?.is_some_and(|o| !(o.is(0) && new)) {
+        return decline(WHY);
+    }
+    let ty = cx.result()?;
+    let facts = &cx.graph.facts;
+    let mut order: Vec<usize> = (0..ty.rank()).collect();
+    order.sort_by_key(|&d| std::cmp::Reverse(facts.hint(&ty.strides[d])));
+    let sorted = |list: &[Expr]| order.iter().map(|&d| list[d].clone()).collect::<Vec<_>>();
+    let (shape, strides) = (sorted(&ty.shape), sorted(&ty.strides));
+    let own = cx.ty(x).clone();
+    let Some(found) = lj_ir::shape::view_strides(&own.shape, &own.strides, &shape, facts) else {
+        return decline(WHY);
+    };
+    let fits = |((f, s), e): ((&Expr, &Expr), &Expr)| e.is(1) || facts.eq(f, s);
+    if !found.iter().zip(&strides).zip(&shape).all(fits) {
+        return decline(WHY);
+    }
+    let mut perm = vec![0; order.len()];
+    for (at, d) in order.iter().enumerate() {
+        perm[*d] = at;
+    }
+    let flat = TensorType { shape, strides, ..own };
+    let x = view_as(cx, View::Reshape, x, &flat);
+    permuted(cx, x, perm)
 }
 
 /// Dim `i` of the operand becomes dim `dims[i]` of the result; the others repeat.

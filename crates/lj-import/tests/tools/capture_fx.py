@@ -223,7 +223,9 @@ class Serializer:
         return {
             "name": n.name,
             "kind": kind,
-            "args": [self.arg(a) for a in n.args] if n.op not in ("placeholder", "get_attr") else [],
+            "args": [self.arg(a) for a in n.args]
+            if n.op not in ("placeholder", "get_attr")
+            else [],
             "kwargs": [[k, self.arg(v)] for k, v in n.kwargs.items()],
             "meta": "None" if n.op == "output" else self.meta(value),
             "line": line,

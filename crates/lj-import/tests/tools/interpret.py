@@ -40,7 +40,9 @@ def _shift(x, n, left):
     bits = x.element_size() * 8
     bad = (n < 0) | (n >= bits)
     r = x << n.clamp(0, bits - 1) if left else x >> n.clamp(0, bits - 1)
-    return torch.where(bad, torch.zeros_like(x) if left else torch.where(x < 0, -1, 0).to(x.dtype), r)
+    return torch.where(
+        bad, torch.zeros_like(x) if left else torch.where(x < 0, -1, 0).to(x.dtype), r
+    )
 
 
 PW = {
@@ -104,9 +106,12 @@ class Interpreter:
             o, ty = vals[v], self.g["values"][v]["ty"]
             if isinstance(o, torch.Tensor):
                 strides = [expr(e, env) for e in ty["Tensor"]["strides"]]
-                o = torch.empty_strided(o.shape, strides, dtype=o.dtype).copy_(o)
+                if 0 not in strides:
+                    o = torch.empty_strided(o.shape, strides, dtype=o.dtype).copy_(o)
             outs.append(o)
-        return outs, [(self.g["inputs"].index(m["input"]), vals[m["value"]]) for m in self.g["mutations"]]
+        return outs, [
+            (self.g["inputs"].index(m["input"]), vals[m["value"]]) for m in self.g["mutations"]
+        ]
 
     def node(self, op: Any, ins: list, types: list, env: dict, args: tuple) -> list:
         if isinstance(op, str):
@@ -173,7 +178,13 @@ class Interpreter:
         raise NotImplementedError(kind)
 
     def reduce(self, op, x, dims):
-        f = {"Sum": torch.sum, "Max": torch.amax, "Min": torch.amin, "Any": torch.any, "All": torch.all}.get(op)
+        f = {
+            "Sum": torch.sum,
+            "Max": torch.amax,
+            "Min": torch.amin,
+            "Any": torch.any,
+            "All": torch.all,
+        }.get(op)
         if f is torch.sum:
             return x.sum(dims, dtype=x.dtype)
         if f is not None:

@@ -76,7 +76,10 @@ class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
         )
         self.layers = nn.Sequential(Block(8, 8, 1), Block(8, 16, 2))
         self.pool = nn.AdaptiveAvgPool2d(1)
@@ -119,6 +122,7 @@ class Cell(nn.Module):
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
+
         def block(i, o):
             return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(2, o), nn.SiLU())
 
@@ -146,16 +150,67 @@ class Zoo(nn.Module):
         y = self.ln(x) + self.rms(x) * F.gelu(x) + F.gelu(x, approximate="tanh")
         y = y + F.elu(x) + F.softplus(x) + F.hardswish(x) + F.leaky_relu(x) + F.mish(x) + F.relu6(x)
         y = y + torch.where(x > 0.1, x.clamp(-1, 0.5), x.exp()) + x.masked_fill(x < 0, 0.3)
-        y = y + torch.tril(x @ x.mT) @ x + x.softmax(-1) + x.log_softmax(0) + x.logsumexp(1, keepdim=True)
+        y = (
+            y
+            + torch.tril(x @ x.mT) @ x
+            + x.softmax(-1)
+            + x.log_softmax(0)
+            + x.logsumexp(1, keepdim=True)
+        )
         y = y + x.std(-1, keepdim=True) + x.var(0) + x.norm(dim=-1, keepdim=True) + x.cumsum(0)
-        y = y + x.flip(1) + x.roll(1, 0) + F.pad(x, (1, 0, 0, 0))[:, 1:] + x[i] + x.index_select(0, i)
-        y = y + (x // 0.3) + x % 0.7 + torch.fmod(x, 0.7) + torch.maximum(x, -x) + x.amax(0) + x.prod(0)
-        y = y + torch.stack([x, y]).sum(0) + x.repeat(2, 1)[: x.shape[0]] + F.one_hot(i, 12) + i[:, None]
-        y = y + self.drop(y) + x.argmax(0) + x.max() + x.sort(0).values + torch.atan2(x, y) + x.lerp(y, 0.3)
-        y = y + torch.std_mean(x, 0)[1] + torch.logaddexp(x, y) + x.gather(0, i[:, None].expand_as(x)) + x.mean(0)
-        y = y + torch.addcmul(x, x, y, value=0.5) + torch.addcdiv(x, x, y * y + 1) + x.unbind(1)[0][:, None]
+        y = (
+            y
+            + x.flip(1)
+            + x.roll(1, 0)
+            + F.pad(x, (1, 0, 0, 0))[:, 1:]
+            + x[i]
+            + x.index_select(0, i)
+        )
+        y = (
+            y
+            + (x // 0.3)
+            + x % 0.7
+            + torch.fmod(x, 0.7)
+            + torch.maximum(x, -x)
+            + x.amax(0)
+            + x.prod(0)
+        )
+        y = (
+            y
+            + torch.stack([x, y]).sum(0)
+            + x.repeat(2, 1)[: x.shape[0]]
+            + F.one_hot(i, 12)
+            + i[:, None]
+        )
+        y = (
+            y
+            + self.drop(y)
+            + x.argmax(0)
+            + x.max()
+            + x.sort(0).values
+            + torch.atan2(x, y)
+            + x.lerp(y, 0.3)
+        )
+        y = (
+            y
+            + torch.std_mean(x, 0)[1]
+            + torch.logaddexp(x, y)
+            + x.gather(0, i[:, None].expand_as(x))
+            + x.mean(0)
+        )
+        y = (
+            y
+            + torch.addcmul(x, x, y, value=0.5)
+            + torch.addcdiv(x, x, y * y + 1)
+            + x.unbind(1)[0][:, None]
+        )
         z = torch.eye(x.shape[0], dtype=x.dtype)
-        return (y.sigmoid() + z @ x).mean() + F.l1_loss(x, y) + F.smooth_l1_loss(x, y) + F.huber_loss(x, y)
+        return (
+            (y.sigmoid() + z @ x).mean()
+            + F.l1_loss(x, y)
+            + F.smooth_l1_loss(x, y)
+            + F.huber_loss(x, y)
+        )
 
 
 def tokens(vocab, batch=2, length=9):
@@ -168,9 +223,15 @@ MODELS = {
     "qwen2": (_qwen2, lambda: tokens(97)),
     "gpt2": (_gpt2, lambda: tokens(97)),
     "bert": (_bert, lambda: tokens(97)),
-    "vit": (_vit, lambda: {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([1, 4])}),
+    "vit": (
+        _vit,
+        lambda: {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([1, 4])},
+    ),
     "resnet": (ResNet, lambda: {"x": torch.randn(3, 3, 32, 32), "labels": torch.tensor([1, 4, 9])}),
-    "lstm": (Lstm, lambda: {"ids": torch.randint(0, 50, (3, 5)), "labels": torch.tensor([1, 4, 6])}),
+    "lstm": (
+        Lstm,
+        lambda: {"ids": torch.randint(0, 50, (3, 5)), "labels": torch.tensor([1, 4, 6])},
+    ),
     "cell": (Cell, lambda: {"x": torch.randn(3, 5, 8)}),
     "unet": (UNet, lambda: {"x": torch.randn(2, 3, 8, 8), "y": torch.randn(2, 3, 8, 8)}),
     "zoo": (Zoo, lambda: {"x": torch.randn(6, 12), "i": torch.randint(0, 6, (6,))}),

@@ -1,0 +1,35 @@
+"""Writes `tests/fixtures/*.json`, the graphs of `tests/models.rs`: `python fixtures.py`."""
+
+import json
+
+import capture_fx
+import survey
+import torch
+
+#: (model, train, dtype, dynamic)
+CASES = [
+    ("llama", True, torch.bfloat16, False),
+    ("gpt2", False, torch.float32, True),
+    ("resnet", True, torch.float32, False),
+    ("cell", True, torch.float32, True),
+]
+
+
+def main():
+    folder = capture_fx.ROOT / "crates" / "lj-import" / "tests" / "fixtures"
+    folder.mkdir(exist_ok=True)
+    for case in CASES:
+        model, train, dtype, dynamic = case
+        for name, fx, _ in survey.capture(*case):
+            short = "bf16" if dtype == torch.bfloat16 else "f32"
+            stem = f"{model}_{name}_{short}{'_dynamic' if dynamic else ''}"
+            for n in fx["nodes"]:
+                # Paths of one machine's site-packages have no place in a fixture.
+                n["line"] = n["line"] and n["line"][:60]
+            text = json.dumps(fx, separators=(",", ":"))
+            (folder / f"{stem}.json").write_text(text + "\n")
+            print(stem, len(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::link::Linked;
+use crate::memory::Pool;
 use crate::native::Native;
 use crate::sizes::{Id, Span, Table};
 use lj_ir::{DType, Device};
@@ -179,6 +180,16 @@ impl Plan {
     pub fn arena_layout(&self, syms: &[i64]) -> Result<Layout> {
         let i = self.build_instance(syms)?;
         Ok(Layout { offsets: i.offsets, total: i.arena })
+    }
+
+    /// Bytes that idle workspaces hold. All plans share them.
+    pub fn idle_bytes(&self) -> u64 {
+        Pool::global().idle_bytes()
+    }
+
+    /// Frees the memory kept for the next call, of this and of every other plan.
+    pub fn release_memory(&self) {
+        Pool::global().clear();
     }
 
     /// The steps that call back into Python, with what they call; for reports.

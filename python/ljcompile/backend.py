@@ -50,8 +50,9 @@ def ljcompile(
         decompositions=_decompositions(),
         keep_inference_input_mutations=True,
     )
-    # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows.
-    with functorch_config.patch(donated_buffer=False):
+    # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows. Effect tokens
+    # are to stay inside the graph: the compiler keeps effects in order by itself.
+    with functorch_config.patch(donated_buffer=False, unlift_effect_tokens=True):
         compiled = backend(gm, example_inputs)
     stats.backend_seconds.append(time.perf_counter() - start)
     return compiled

@@ -79,8 +79,8 @@ def compile_graph(
             f"ljcompile: stage {fault['stage']} failed on a {name} graph and was skipped: "
             f"{fault['message']}\n{_PLEASE_REPORT}",
         )
-    for message in plan.warnings:
-        warn_once(message, f"ljcompile: {message}")
+    for about, message in plan.warnings:
+        warn_once(f"{about} {options.cache_dir} {options.dump}", f"ljcompile: {message}")
     plan._boxed_call = True
     return plan
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Artifacts {
     kept: Option<Vec<Artifact>>,
     dump: Option<Dump>,
-    warnings: Vec<String>,
+    warnings: Vec<(&'static str, String)>,
 }
 
 impl Artifacts {
@@ -23,7 +23,7 @@ impl Artifacts {
         if let Some(dir) = &options.dump {
             match Dump::create(dir, request.compile_id, &request.fx.name) {
                 Ok(d) => out.dump = Some(d),
-                Err(e) => out.warnings.push(format!("no dump is written: {e}")),
+                Err(e) => out.warnings.push(("dump", format!("no dump is written: {e}"))),
             }
         }
         out
@@ -50,13 +50,13 @@ impl Artifacts {
     /// After a failure the dump ends: one warning is enough.
     fn note(&mut self, written: Option<std::io::Result<std::path::PathBuf>>) {
         if let Some(Err(e)) = written {
-            self.warnings.push(format!("the dump is incomplete: {e}"));
+            self.warnings.push(("dump", format!("the dump is incomplete: {e}")));
             self.dump = None;
         }
     }
 
     /// Writes `meta.json` and gives out what was kept, and the warnings.
-    pub fn finish(mut self, meta: &Meta) -> (Vec<Artifact>, Vec<String>) {
+    pub fn finish(mut self, meta: &Meta) -> (Vec<Artifact>, Vec<(&'static str, String)>) {
         let written = self.dump.as_ref().map(|d| d.finish(meta));
         self.note(written);
         (self.kept.unwrap_or_default(), self.warnings)

@@ -70,8 +70,8 @@ pub struct Compiled {
     pub report: Report,
     /// One text per stage, if wanted.
     pub artifacts: Vec<Artifact>,
-    /// Things the user should know once (a cache that cannot be written, for instance).
-    pub warnings: Vec<String>,
+    /// Things the user should know once: what it is about (`cache`, `dump`) and a sentence.
+    pub warnings: Vec<(&'static str, String)>,
 }
 
 /// Compiles a graph.

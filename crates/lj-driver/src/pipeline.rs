@@ -81,7 +81,7 @@ impl<'a> Pipeline<'a> {
                         entry::pack(&code.0, &code.1).map(|bytes| store.store(&key, &bytes))
                     })?;
                     if let Some(Err(e)) = stored {
-                        warnings.push(e.to_string());
+                        warnings.push(("cache", e.to_string()));
                     }
                 }
                 self.link(code)?

@@ -73,19 +73,42 @@ fn capsules(py: Python<'_>, tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Tensor
 
 /// The Python object of a tensor.
 pub fn tensor<'py>(py: Python<'py>, handle: TensorHandle) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the GIL is held.
-    if let Some(object) = unsafe { handle_to_pyobject(&handle) } {
+    let mut made = tensors(py, vec![handle])?;
+    made.pop().ok_or_else(|| runtime("torch made no tensor"))
+}
+
+/// The Python objects of tensors.
+pub fn tensors<'py>(py: Python<'py>, handles: Vec<TensorHandle>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut out = Vec::with_capacity(handles.len());
+    let mut rest = handles.into_iter();
+    while let Some(handle) = rest.next() {
+        // SAFETY: the GIL is held.
+        let Some(object) = (unsafe { handle_to_pyobject(&handle) }) else {
+            return steal(py, std::iter::once(handle).chain(rest));
+        };
         let object = object.map_err(runtime)?;
         // SAFETY: torch returned a new reference.
-        return unsafe { Bound::from_owned_ptr_or_err(py, object.cast()) };
+        out.push(unsafe { Bound::from_owned_ptr_or_err(py, object.cast())? });
     }
-    let raw = handle.into_raw().map_err(runtime)?;
-    // SAFETY: a valid pointer and no name, which is what torch expects; `…_by_stealing_…` takes the
-    // handle over.
-    let capsule = unsafe {
-        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(raw, std::ptr::null(), None))?
-    };
-    aoti(py)?.call_method1(intern!(py, "alloc_tensor_by_stealing_from_void_ptr"), (capsule,))
+    Ok(out)
+}
+
+/// Before torch 2.14: by way of capsules, all in one call. (The function for a single one does not
+/// take its handle over: it leaks the tensor.)
+fn steal<'py>(
+    py: Python<'py>,
+    handles: impl Iterator<Item = TensorHandle>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let capsules = PyList::empty(py);
+    for handle in handles {
+        let raw = handle.into_raw().map_err(runtime)?;
+        // SAFETY: a valid pointer and no name, which is what torch expects.
+        let capsule = unsafe { ffi::PyCapsule_New(raw, std::ptr::null(), None) };
+        // SAFETY: a new reference or null with an exception set.
+        capsules.append(unsafe { Bound::from_owned_ptr_or_err(py, capsule)? })?;
+    }
+    let name = intern!(py, "alloc_tensors_by_stealing_from_void_ptrs");
+    aoti(py)?.call_method1(name, (capsules,))?.try_iter()?.collect()
 }
 
 fn aoti(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -140,18 +163,33 @@ pub fn outputs<'py>(
     values: Vec<OutputValue>,
     args: &[Option<Bound<'py, PyAny>>],
 ) -> PyResult<Bound<'py, PyList>> {
+    let mut handles = vec![];
+    // What is left of each value once its tensor, if it is one, is taken out.
+    let rest: Vec<Option<OutputValue>> = values
+        .into_iter()
+        .map(|v| match v {
+            OutputValue::Tensor(t) => {
+                handles.push(t);
+                None
+            }
+            other => Some(other),
+        })
+        .collect();
+    let mut made = tensors(py, handles)?.into_iter();
     let out = PyList::empty(py);
-    for v in values {
+    for v in rest {
         let object = match v {
-            OutputValue::Tensor(t) => tensor(py, t)?,
-            OutputValue::Input(n) => args
+            None | Some(OutputValue::Tensor(_)) => {
+                made.next().ok_or_else(|| runtime("torch made too few tensors"))?
+            }
+            Some(OutputValue::Input(n)) => args
                 .get(n as usize)
                 .and_then(Clone::clone)
                 .ok_or_else(|| runtime(format!("output is argument {n}, which was not kept")))?,
-            OutputValue::Same(n) => out.get_item(n as usize)?,
-            OutputValue::Int(i) => number(py, ScalarValue::Int(i))?,
-            OutputValue::Scalar(s) => number(py, s)?,
-            OutputValue::None => py.None().into_bound(py),
+            Some(OutputValue::Same(n)) => out.get_item(n as usize)?,
+            Some(OutputValue::Int(i)) => number(py, ScalarValue::Int(i))?,
+            Some(OutputValue::Scalar(s)) => number(py, s)?,
+            Some(OutputValue::None) => py.None().into_bound(py),
         };
         out.append(object)?;
     }

@@ -69,9 +69,9 @@ pub struct CompiledGraph {
     /// What was done, as JSON.
     #[pyo3(get)]
     report: String,
-    /// Things to warn about once.
+    /// Things to warn about once: what about, and the text.
     #[pyo3(get)]
-    warnings: Vec<String>,
+    warnings: Vec<(&'static str, String)>,
     artifacts: Mutex<Vec<Artifact>>,
 }
 

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyNotImplementedError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What the walk found.
 pub struct Walked {
@@ -37,12 +37,17 @@ struct Walk<'py> {
     /// FX node (by address) → how an argument refers to it.
     refs: HashMap<usize, FxArg>,
     known_targets: HashMap<usize, Target>,
+    /// Addresses of the `with_effects` calls.
+    with_effects: HashSet<usize>,
     out: Walked,
 }
 
 /// Namespaces whose operators talk to other processes or to the profiler.
 const EFFECTFUL_NAMESPACES: [&str; 6] =
     ["c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "profiler", "dc"];
+
+/// How AOTAutograd calls an operator with side effects: in line by way of tokens.
+const WITH_EFFECTS: &str = "higher_order.with_effects";
 
 /// Walks `gm`; `name` is `forward`, `backward` or `inference`.
 pub fn walk<'py>(gm: &Bound<'py, PyAny>, name: &str) -> PyResult<Walked> {
@@ -53,6 +58,7 @@ pub fn walk<'py>(gm: &Bound<'py, PyAny>, name: &str) -> PyResult<Walked> {
         symbols: Symbols::new(py),
         refs: HashMap::new(),
         known_targets: HashMap::new(),
+        with_effects: HashSet::new(),
         out: Walked {
             graph: FxGraph { name: name.into(), ..FxGraph::default() },
             objects: vec![],
@@ -96,9 +102,21 @@ impl<'py> Walk<'py> {
                 FxKind::Output
             }
             "call_function" => {
-                let t = self.target(&target)?;
-                for a in node.getattr(intern!(py, "args"))?.cast::<PyTuple>()?.iter() {
-                    args.push(self.arg(&a)?);
+                let passed = node.getattr(intern!(py, "args"))?;
+                let mut passed: Vec<_> = passed.cast::<PyTuple>()?.iter().collect();
+                if self.token(node, &target, &passed)? {
+                    return Ok(());
+                }
+                let mut t = self.target(&target)?;
+                if t.name == WITH_EFFECTS && passed.len() >= 2 {
+                    // `with_effects(token, op, *args)` is a call of `op` that keeps its place.
+                    let op = passed.remove(1);
+                    passed.remove(0);
+                    t = Target { effect: true, ..self.target(&op)? };
+                    self.with_effects.insert(node.as_ptr() as usize);
+                }
+                for a in &passed {
+                    args.push(self.arg(a)?);
                 }
                 for (k, v) in node.getattr(intern!(py, "kwargs"))?.cast::<PyDict>()?.iter() {
                     kwargs.push((k.extract()?, self.arg(&v)?));
@@ -111,11 +129,14 @@ impl<'py> Walk<'py> {
                 )));
             }
         };
-        let meta = match (&kind, val.or(value)) {
+        let mut meta = match (&kind, val.or(value)) {
             (FxKind::Output, _) => FxMeta::None,
             (_, Some(v)) => self.meta(&v)?,
             (_, None) => FxMeta::None,
         };
+        if self.with_effects.contains(&(node.as_ptr() as usize)) {
+            meta = without_token(meta);
+        }
         let line = match kind {
             FxKind::Call { .. } => self.line(node)?,
             _ => None,
@@ -124,6 +145,57 @@ impl<'py> Walk<'py> {
         self.refs.insert(node.as_ptr() as usize, FxArg::Node(self.out.graph.nodes.len()));
         self.out.graph.nodes.push(FxNode { name, kind, args, kwargs, meta, line });
         Ok(())
+    }
+
+    /// Whether `node` only passes an effect token on, or takes the result out of a `with_effects`,
+    /// whose result is `(token, *results)`. Such nodes vanish; their uses are redirected.
+    fn token(
+        &mut self,
+        node: &Bound<'py, PyAny>,
+        target: &Bound<'py, PyAny>,
+        args: &[Bound<'py, PyAny>],
+    ) -> PyResult<bool> {
+        let here = node.as_ptr() as usize;
+        if target.is(self.torch.getitem.bind(self.py)) {
+            let [from, index] = args else { return Ok(false) };
+            if !self.with_effects.contains(&(from.as_ptr() as usize)) {
+                return Ok(false);
+            }
+            let Some(FxArg::Node(call)) = self.refs.get(&(from.as_ptr() as usize)).cloned() else {
+                return Ok(false);
+            };
+            let index: usize = index.extract()?;
+            let several = matches!(self.out.graph.nodes[call].meta, FxMeta::List(_));
+            let what = match index {
+                0 => FxArg::None,
+                _ if !several => FxArg::Node(call),
+                // An ordinary `getitem`, one to the left.
+                i => {
+                    let getitem = self.target(target)?;
+                    let meta = match &self.out.graph.nodes[call].meta {
+                        FxMeta::List(m) => m.get(i - 1).cloned().unwrap_or(FxMeta::None),
+                        _ => FxMeta::None,
+                    };
+                    self.out.graph.nodes.push(FxNode {
+                        name: node.getattr(intern!(self.py, "name"))?.extract()?,
+                        kind: FxKind::Call { target: getitem.name, effect: false },
+                        args: vec![FxArg::Node(call), FxArg::Int(i as i64 - 1)],
+                        kwargs: vec![],
+                        meta,
+                        line: None,
+                    });
+                    FxArg::Node(self.out.graph.nodes.len() - 1)
+                }
+            };
+            self.refs.insert(here, what);
+            return Ok(true);
+        }
+        let name = self.target(target)?.name;
+        let only_token = matches!(name.as_str(), "prims._make_token.default" | "prims._sink_tokens.default");
+        if only_token {
+            self.refs.insert(here, FxArg::None);
+        }
+        Ok(only_token)
     }
 
     fn object(&mut self, x: &Bound<'py, PyAny>) -> FxArg {
@@ -257,6 +329,17 @@ impl<'py> Walk<'py> {
         let trace = node.getattr(intern!(self.py, "stack_trace"))?;
         let Ok(trace) = trace.cast::<PyString>() else { return Ok(None) };
         Ok(user_line(trace.to_str()?, torch::install_dir(self.py)?))
+    }
+}
+
+/// The result of a `with_effects` without its token: one result as itself, several as a list.
+fn without_token(meta: FxMeta) -> FxMeta {
+    match meta {
+        FxMeta::List(mut all) if !all.is_empty() => {
+            all.remove(0);
+            if all.len() == 1 { all.remove(0) } else { FxMeta::List(all) }
+        }
+        other => other,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Prints compile times and speeds of a few kernels.
 //!
-//! `cargo run -p lj-codegen --release --example kernels`
+//! `cargo run -p lj-codegen --release --example kernels`; with `LJ_KEEP=DIR` the IR and assembly of each
+//! kernel are written there.
 #![allow(clippy::print_stdout)]
 
 #[path = "../tests/common/mod.rs"]

@@ -20,21 +20,24 @@ fn main() {
     };
     let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|d| d.in_kernels()).collect();
     let (mut nests, mut lines) = (vec![], vec![]);
-    for &op in PwOp::ALL {
-        for &d in dtypes.iter().filter(|d| op.accepts(**d)) {
-            let out = if op.result() == PwResult::Bool { DType::Bool } else { d };
-            let mut b = Build::new(op.name(), &["n"], e(1));
-            let ins: Vec<_> = (0..op.arity())
-                .map(|i| b.input(if op == PwOp::Where && i == 0 { DType::Bool } else { d }))
-                .collect();
-            let to = b.output(out);
-            b.each("i", (e(0), s("n")), true, &[], |b| {
-                let args: Vec<_> = ins.iter().map(|&m| b.load(m, at(s("i")))).collect();
-                let v = b.pw(out, op, &args);
-                b.store(to, at(s("i")), v);
-            });
-            nests.push(b.finish());
-            lines.push(format!("pw {} {d} {out}", op.name()));
+    // In lanes, and one by one as scalars.
+    for (kind, vector) in [("pw", true), ("scalar", false)] {
+        for &op in PwOp::ALL {
+            for &d in dtypes.iter().filter(|d| op.accepts(**d)) {
+                let out = if op.result() == PwResult::Bool { DType::Bool } else { d };
+                let mut b = Build::new(op.name(), &["n"], e(1));
+                let ins: Vec<_> = (0..op.arity())
+                    .map(|i| b.input(if op == PwOp::Where && i == 0 { DType::Bool } else { d }))
+                    .collect();
+                let to = b.output(out);
+                b.each("i", (e(0), s("n")), vector, &[], |b| {
+                    let args: Vec<_> = ins.iter().map(|&m| b.load(m, at(s("i")))).collect();
+                    let v = b.pw(out, op, &args);
+                    b.store(to, at(s("i")), v);
+                });
+                nests.push(b.finish());
+                lines.push(format!("{kind} {} {d} {out}", op.name()));
+            }
         }
     }
     for &from in &dtypes {

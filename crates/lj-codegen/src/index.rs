@@ -199,19 +199,21 @@ impl Gen<'_, '_> {
         Ok(ir.select(zero, ir.int(K::I64, lanes, 1), b))
     }
 
-    /// An expression as a register's value.
-    pub(crate) fn expr_value(&mut self, e: &Expr, dtype: DType) -> Result<Val, Error> {
+    /// An expression as a register's value, and the scope that belongs to.
+    pub(crate) fn expr_value(&mut self, e: &Expr, dtype: DType) -> Result<(Val, usize), Error> {
+        let depth = self.depth_of(e)?;
         if !self.varies(e) {
             let v = self.scalar(e)?;
-            return Ok(Val::One(self.convert(v, DType::I64, dtype, 0)));
+            let v = self.at(depth, |g| g.convert(v, DType::I64, dtype, 0));
+            return Ok((Val::One(v), depth));
         }
         let lanes = self.lanes;
         let mut out = vec![];
         for k in 0..self.copies() {
             let v = self.per_lane(e, k)?;
-            out.push(self.convert(v, DType::I64, dtype, lanes));
+            out.push(self.at(depth, |g| g.convert(v, DType::I64, dtype, lanes)));
         }
-        Ok(Val::Lanes(out))
+        Ok((Val::Lanes(out), depth))
     }
 
     /// Where element `index` of `mem` is, and the memory's dtype.

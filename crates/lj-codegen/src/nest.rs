@@ -16,7 +16,7 @@ use crate::acc::AccState;
 use crate::ir::{Block, IPred, Ir, K, V};
 use crate::target::Target;
 use crate::{Error, check};
-use lj_ir::{DType, Expr, ReduceOp, Sym};
+use lj_ir::{DType, Expr, PwOp, ReduceOp, Sym};
 use lj_schedule::loopnest::{AccId, Def, Loop, LoopNest, Reg, Stmt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -249,11 +249,6 @@ impl<'a, 'c> Gen<'a, 'c> {
         }
     }
 
-    pub(crate) fn define(&mut self, reg: Reg, dtype: DType, val: Val) {
-        let depth = self.depth();
-        self.regs.insert(reg, RegVal { val, dtype, depth });
-    }
-
     /// Emits statements in order.
     fn block(&mut self, body: &[Stmt]) -> Result<(), Error> {
         for s in body {
@@ -270,32 +265,43 @@ impl<'a, 'c> Gen<'a, 'c> {
     }
 
     fn define_reg(&mut self, reg: Reg, dtype: DType, def: &Def) -> Result<(), Error> {
-        let val = match def {
+        let (val, depth) = match def {
             Def::Const(s) => {
                 self.consts.insert(reg, *s);
-                let v = self.constant(dtype, 0, *s);
-                self.regs.insert(reg, RegVal { val: Val::One(v), dtype, depth: 0 });
-                return Ok(());
+                (Val::One(self.constant(dtype, 0, *s)), 0)
             }
             Def::Expr(e) => self.expr_value(e, dtype)?,
-            Def::Load { mem, index, mask, fallback } => self.load(*mem, index, *mask, *fallback)?,
+            Def::Load { mem, index, mask, fallback } => {
+                (self.load(*mem, index, *mask, *fallback)?, self.depth())
+            }
             Def::Pw { op, args } => {
                 let consts: Vec<_> = args.iter().map(|a| self.consts.get(a).copied()).collect();
                 let args = args.iter().map(|&a| self.reg(a).cloned()).collect::<Result<Vec<_>, _>>()?;
                 let arg_dtype = args.last().map_or(dtype, |a| a.dtype);
-                self.map(&args, |g, vals, lanes| g.pw(*op, arg_dtype, vals, lanes, &consts))?
+                // An integer power is a loop, which cannot be moved.
+                let depth = if *op == PwOp::Pow { self.depth() } else { deepest(&args) };
+                let val = self.at(depth, |g| {
+                    g.map(&args, |g, vals, lanes| g.pw(*op, arg_dtype, vals, lanes, &consts))
+                })?;
+                (val, depth)
             }
             Def::Convert { arg } => {
                 let arg = self.reg(*arg)?.clone();
-                let from = arg.dtype;
-                self.map(&[arg], |g, vals, lanes| Ok(g.convert(vals[0], from, dtype, lanes)))?
+                let (from, depth) = (arg.dtype, arg.depth);
+                let val = self.at(depth, |g| {
+                    g.map(&[arg], |g, vals, lanes| Ok(g.convert(vals[0], from, dtype, lanes)))
+                })?;
+                (val, depth)
             }
             Def::Acc(id) => match self.results.get(id) {
-                Some(r) => r.val.clone(),
+                Some(r) => (r.val.clone(), r.depth),
                 None => return self.unsupported(format!("accumulator {} is read inside its loop", id.0)),
             },
         };
-        self.define(reg, dtype, val);
+        if !matches!(def, Def::Const(_)) {
+            self.consts.remove(&reg);
+        }
+        self.regs.insert(reg, RegVal { val, dtype, depth });
         Ok(())
     }
 
@@ -568,8 +574,8 @@ impl<'a, 'c> Gen<'a, 'c> {
         let cost = check::cost(&l.body);
         let reduces = !updated(&l.body).is_empty();
         let mut copies = match (reduces, cost) {
-            (true, ..=16) => 4,
-            (true, ..=40) => 2,
+            (true, ..=8) => 4,
+            (true, ..=16) => 2,
             (false, ..=4) => 2,
             _ => 1,
         };
@@ -581,6 +587,11 @@ impl<'a, 'c> Gen<'a, 'c> {
         }
         copies as usize
     }
+}
+
+/// The innermost scope any of `args` belongs to: where what is computed from them can be computed.
+fn deepest(args: &[RegVal]) -> usize {
+    args.iter().map(|a| a.depth).max().unwrap_or(0)
 }
 
 /// Accumulators updated in `body`, in order.

@@ -197,7 +197,7 @@ def main(folder):
         symbol, kind, name, src, dst = line.split()
         dtype, out_dtype = DTYPES[src], DTYPES[dst]
         arity = 1
-        if kind == "pw":
+        if kind != "convert":
             arity = {"where": 3}.get(name, 2 if name in BINARY else 1)
         dtypes = [torch.bool if name == "where" and i == 0 else dtype for i in range(arity)]
         args = operands(name, dtypes, 7)
@@ -209,6 +209,9 @@ def main(folder):
             args = [a[keep] for a in args]
         if name == "pow" and integers:
             args = [a[args[1] >= 0] for a in args]
+        if kind == "scalar" and name in ("fmod", "remainder") and not integers:
+            # SLEEF's fmod gives NaN where the quotient overflows; libm's is right.
+            args = [a[(args[0] / args[1]).isfinite()] for a in args]
         out = torch.zeros(len(args[0]), dtype=out_dtype)
         pointers = (ctypes.c_void_p * (arity + 1))(*[t.data_ptr() for t in [*args, out]])
         syms = (ctypes.c_int64 * 1)(len(args[0]))

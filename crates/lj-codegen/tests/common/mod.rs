@@ -176,7 +176,7 @@ type Kernel = unsafe extern "C" fn(*const *mut u8, *const i64, *mut u8, i64, i64
 
 impl Kernels {
     pub fn new(nests: &[LoopNest], target: &Target) -> Kernels {
-        Kernels::with_text(nests, target, false)
+        Kernels::with_text(nests, target, std::env::var_os("LJ_KEEP").is_some())
     }
 
     pub fn with_text(nests: &[LoopNest], target: &Target, text: bool) -> Kernels {
@@ -185,8 +185,10 @@ impl Kernels {
         let compile_ms = (cpu_ns() - start) as f64 / 1e6;
         if let Some(dir) = std::env::var_os("LJ_KEEP") {
             let dir = std::path::PathBuf::from(dir);
-            std::fs::write(dir.join("last.ll"), c.llvm_ir.as_deref().unwrap_or("")).expect("write");
-            std::fs::write(dir.join("last.s"), c.asm.as_deref().unwrap_or("")).expect("write");
+            std::fs::write(dir.join(format!("{}.ll", nests[0].name)), c.llvm_ir.as_deref().unwrap_or(""))
+                .expect("write");
+            std::fs::write(dir.join(format!("{}.s", nests[0].name)), c.asm.as_deref().unwrap_or(""))
+                .expect("write");
         }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let stem = format!("lj-codegen-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
@@ -213,7 +215,8 @@ impl Kernels {
         let mut err = 0;
         // SAFETY: the function follows the kernel ABI; tests pass buffers large enough.
         unsafe {
-            let f: libloading::Symbol<'_, Kernel> = self.library.get(self.symbols[n].as_bytes()).expect("symbol");
+            let f: libloading::Symbol<'_, Kernel> =
+                self.library.get(self.symbols[n].as_bytes()).expect("symbol");
             SCRATCH.with_borrow_mut(|scratch| {
                 let skip = scratch.as_ptr().align_offset(64);
                 let scratch = scratch.as_mut_ptr().add(skip).cast();
@@ -294,4 +297,13 @@ pub fn softmax(cols: Expr, dtype: DType) -> LoopNest {
         b.store(y, idx.clone(), v);
     });
     b.finish()
+}
+
+/// The error function, from libm.
+pub fn erf(x: f64) -> f64 {
+    unsafe extern "C" {
+        #[link_name = "erf"]
+        safe fn libm_erf(x: f64) -> f64;
+    }
+    libm_erf(x)
 }

@@ -49,62 +49,101 @@ fn external_functions_are_listed() {
 fn bad_nests_are_refused() {
     let bad: Vec<(&str, Box<dyn Fn(&mut Build)>)> = vec![
         ("not defined", Box::new(|b| b.store(Mem::Param(1), at(e(0)), Reg(99)))),
-        ("does not exist", Box::new(|b| {
-            let (mem, index) = (Mem::Scratch(3), at(e(0)));
-            b.def(DType::F32, Def::Load { mem, index, mask: None, fallback: Scalar::Int(0) });
-        })),
+        (
+            "does not exist",
+            Box::new(|b| {
+                let (mem, index) = (Mem::Scratch(3), at(e(0)));
+                b.def(DType::F32, Def::Load { mem, index, mask: None, fallback: Scalar::Int(0) });
+            }),
+        ),
         ("is not in scope", Box::new(|b| _ = b.load(Mem::Param(0), at(s("zzz"))))),
-        ("is stored to but not declared so", Box::new(|b| {
-            let v = b.f(0.0);
-            b.store(Mem::Param(0), at(e(0)), v);
-        })),
-        ("is stored to memory of", Box::new(|b| {
-            let v = b.constant(DType::I64, Scalar::Int(1));
-            b.store(Mem::Param(1), at(e(0)), v);
-        })),
-        ("mixed dtypes", Box::new(|b| {
-            let (v, w) = (b.f(0.0), b.constant(DType::F64, Scalar::Int(1)));
-            b.pw(DType::F32, PwOp::Add, &[v, w]);
-        })),
-        ("exp of i32", Box::new(|b| {
-            let v = b.constant(DType::I32, Scalar::Int(1));
-            b.pw(DType::I32, PwOp::Exp, &[v]);
-        })),
-        ("add of bf16", Box::new(|b| {
-            let v = b.constant(DType::BF16, Scalar::Int(1));
-            b.pw(DType::BF16, PwOp::Add, &[v, v]);
-        })),
-        ("operands", Box::new(|b| {
-            let v = b.f(1.0);
-            b.pw(DType::F32, PwOp::Add, &[v]);
-        })),
-        ("not live", Box::new(|b| {
-            let value = b.f(1.0);
-            b.push(Stmt::Update { acc: AccId(5), value, index: None });
-        })),
-        ("no result yet", Box::new(|b| _ = b.def(DType::F32, Def::Acc(AccId(5))))),
-        ("position missing", Box::new(|b| {
-            let a = b.acc(ReduceOp::ArgMax, DType::F32);
-            b.each("i", (e(0), e(4)), true, &[&a], |b| {
+        (
+            "is stored to but not declared so",
+            Box::new(|b| {
+                let v = b.f(0.0);
+                b.store(Mem::Param(0), at(e(0)), v);
+            }),
+        ),
+        (
+            "is stored to memory of",
+            Box::new(|b| {
+                let v = b.constant(DType::I64, Scalar::Int(1));
+                b.store(Mem::Param(1), at(e(0)), v);
+            }),
+        ),
+        (
+            "mixed dtypes",
+            Box::new(|b| {
+                let (v, w) = (b.f(0.0), b.constant(DType::F64, Scalar::Int(1)));
+                b.pw(DType::F32, PwOp::Add, &[v, w]);
+            }),
+        ),
+        (
+            "exp of i32",
+            Box::new(|b| {
+                let v = b.constant(DType::I32, Scalar::Int(1));
+                b.pw(DType::I32, PwOp::Exp, &[v]);
+            }),
+        ),
+        (
+            "add of bf16",
+            Box::new(|b| {
+                let v = b.constant(DType::BF16, Scalar::Int(1));
+                b.pw(DType::BF16, PwOp::Add, &[v, v]);
+            }),
+        ),
+        (
+            "operands",
+            Box::new(|b| {
                 let v = b.f(1.0);
-                b.update(&a, v);
-            });
-        })),
-        ("inside a vector loop", Box::new(|b| {
-            b.each("i", (e(0), e(4)), true, &[], |b| b.each("j", (e(0), e(4)), true, &[], |_| ()));
-        })),
-        ("differ from lane to lane", Box::new(|b| {
-            b.each("i", (e(0), e(4)), true, &[], |b| b.each("j", (e(0), s("i")), false, &[], |_| ()));
-        })),
+                b.pw(DType::F32, PwOp::Add, &[v]);
+            }),
+        ),
+        (
+            "not live",
+            Box::new(|b| {
+                let value = b.f(1.0);
+                b.push(Stmt::Update { acc: AccId(5), value, index: None });
+            }),
+        ),
+        ("no result yet", Box::new(|b| _ = b.def(DType::F32, Def::Acc(AccId(5))))),
+        (
+            "position missing",
+            Box::new(|b| {
+                let a = b.acc(ReduceOp::ArgMax, DType::F32);
+                b.each("i", (e(0), e(4)), true, &[&a], |b| {
+                    let v = b.f(1.0);
+                    b.update(&a, v);
+                });
+            }),
+        ),
+        (
+            "inside a vector loop",
+            Box::new(|b| {
+                b.each("i", (e(0), e(4)), true, &[], |b| b.each("j", (e(0), e(4)), true, &[], |_| ()));
+            }),
+        ),
+        (
+            "differ from lane to lane",
+            Box::new(|b| {
+                b.each("i", (e(0), e(4)), true, &[], |b| b.each("j", (e(0), s("i")), false, &[], |_| ()));
+            }),
+        ),
         ("shadows", Box::new(|b| b.each("n", (e(0), e(4)), false, &[], |_| ()))),
-        ("mask", Box::new(|b| {
-            let v = b.f(1.0);
-            b.load_masked(Mem::Param(0), at(e(0)), Some(v), Scalar::Int(0));
-        })),
-        ("register %0 is used where", Box::new(|b| {
-            b.each("i", (e(0), e(4)), true, &[], |b| _ = b.f(1.0));
-            b.convert(DType::F64, Reg(0));
-        })),
+        (
+            "mask",
+            Box::new(|b| {
+                let v = b.f(1.0);
+                b.load_masked(Mem::Param(0), at(e(0)), Some(v), Scalar::Int(0));
+            }),
+        ),
+        (
+            "register %0 is used where",
+            Box::new(|b| {
+                b.each("i", (e(0), e(4)), true, &[], |b| _ = b.f(1.0));
+                b.convert(DType::F64, Reg(0));
+            }),
+        ),
     ];
     for (message, make) in bad {
         let mut b = Build::new("bad", &["n"], e(1));

@@ -37,7 +37,10 @@ fn pointwise_with_every_tail() {
 
 #[test]
 fn softmax_rows() {
-    let nests: Vec<_> = LENGTHS[1..].iter().flat_map(|&n| [softmax(s("cols"), DType::F32), softmax(e(n), DType::F32)]).collect();
+    let nests: Vec<_> = LENGTHS[1..]
+        .iter()
+        .flat_map(|&n| [softmax(s("cols"), DType::F32), softmax(e(n), DType::F32)])
+        .collect();
     let k = Kernels::new(&nests, &Target::host());
     for i in 0..nests.len() {
         let n = LENGTHS[1 + i / 2] as usize;

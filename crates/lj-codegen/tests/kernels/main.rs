@@ -1,8 +1,9 @@
 //! Kernels against scalar references.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod api;
 mod basic;
+#[path = "../common/mod.rs"]
+mod common;
+mod math;
 mod memory;
 mod reduce;

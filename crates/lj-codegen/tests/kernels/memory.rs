@@ -48,8 +48,10 @@ fn subscripts_of_every_kind() {
         Expr::from_atom(Atom::Mod(&i - &e(3), e(11))),
     ];
     for t in targets() {
-        let nests: Vec<_> =
-            DTYPES.iter().flat_map(|&d| indices.iter().map(move |x| (d, x)).map(|(d, x)| copy(d, x))).collect();
+        let nests: Vec<_> = DTYPES
+            .iter()
+            .flat_map(|&d| indices.iter().map(move |x| (d, x)).map(|(d, x)| copy(d, x)))
+            .collect();
         let kernels = Kernels::new(&nests, &t);
         for (at, (d, index)) in DTYPES.iter().flat_map(|d| indices.iter().map(move |x| (d, x))).enumerate() {
             for (n, k) in [(1i64, 3i64), (16, 2), (37, 5), (128, 7)] {
@@ -65,7 +67,12 @@ fn subscripts_of_every_kind() {
                     };
                     let from = index.eval(&env).expect("value") as usize * size;
                     let to = i as usize * size;
-                    assert_eq!(y[to..to + size], x[from..from + size], "{d} x[{index}] i={i} n={n} k={k} {}", t.cpu);
+                    assert_eq!(
+                        y[to..to + size],
+                        x[from..from + size],
+                        "{d} x[{index}] i={i} n={n} k={k} {}",
+                        t.cpu
+                    );
                 }
             }
         }
@@ -182,10 +189,16 @@ fn masks() {
                 let inside = b.pw(DType::Bool, PwOp::And, &[above, below]);
                 let v = b.load_masked(x, at(&s("i") - &s("low")), Some(inside), Scalar::Int(1));
                 b.store(y, at(s("i")), v);
-                let far = b.load_masked(x, at((&s("i") - &s("low")).modulo(&e(4))), Some(inside), Scalar::Int(1));
+                let far =
+                    b.load_masked(x, at((&s("i") - &s("low")).modulo(&e(4))), Some(inside), Scalar::Int(1));
                 b.store(y, at(&s("i") + &s("n")), far);
                 // Only where inside: y[2n + i].
-                b.push(Stmt::Store { mem: y, index: at(&s("i") + &(&s("n") * &e(2))), value: v, mask: Some(inside) });
+                b.push(Stmt::Store {
+                    mem: y,
+                    index: at(&s("i") + &(&s("n") * &e(2))),
+                    value: v,
+                    mask: Some(inside),
+                });
                 // One address for all lanes.
                 let one = b.load_masked(x, at(e(0)), Some(inside), Scalar::Int(1));
                 b.store(y, at(&s("i") + &(&s("n") * &e(3))), one);

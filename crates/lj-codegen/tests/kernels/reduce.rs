@@ -126,7 +126,8 @@ fn reference<T: Number>(op: ReduceOp, xs: &[T]) -> (T, i64) {
 
 fn check<T: Number>(target: &Target, nan: Option<T>) {
     use ReduceOp::*;
-    const SIZES: [(i64, i64); 8] = [(1, 1), (3, 15), (2, 16), (5, 17), (4, 64), (300, 33), (2, 700), (1, 5000)];
+    const SIZES: [(i64, i64); 8] =
+        [(1, 1), (3, 15), (2, 16), (5, 17), (4, 64), (300, 33), (2, 700), (1, 5000)];
     let mut nests = vec![];
     let mut cases = vec![];
     for op in [Sum, Prod, Max, Min, ArgMax, ArgMin] {
@@ -239,7 +240,11 @@ fn any_and_all() {
                         Form::Column => o % cols == g,
                         _ => true,
                     });
-                    assert_eq!(got, if hit { 1 - common } else { common }, "{op:?} {form:?} {rows}x{cols} {odd:?}");
+                    assert_eq!(
+                        got,
+                        if hit { 1 - common } else { common },
+                        "{op:?} {form:?} {rows}x{cols} {odd:?}"
+                    );
                 }
             }
         }

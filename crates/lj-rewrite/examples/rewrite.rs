@@ -13,7 +13,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     graph.verify()?;
     let done = rewrite(&graph, &Config::default())?;
     done.graph.verify()?;
-    eprintln!("{} -> {} nodes; {:?}; {:?}", graph.nodes.len(), done.graph.nodes.len(), done.fired, done.stats);
+    eprintln!(
+        "{} -> {} nodes; {:?}; {:?}",
+        graph.nodes.len(),
+        done.graph.nodes.len(),
+        done.fired,
+        done.stats
+    );
     if json {
         println!("{}", serde_json::to_string(&done.graph)?);
     } else {

@@ -44,10 +44,13 @@ fn same_by_the_way(from: DType, mid: DType, to: DType) -> bool {
 }
 
 /// `view(convert(x))` → `convert(view(x))`: conversions move towards the result until they meet
-/// others. Not for expand, where it would convert every repetition.
+/// others. Not for expand, where it would convert every repetition; and for a part of `x` only where
+/// it meets another conversion at once or the rest is not wanted: four quarters converted one by one
+/// are no better than the whole.
 fn out_of_view(f: &Found<'_>) -> Vec<Term> {
     let Op::View(view) = f.op else { return vec![] };
-    if matches!(view, View::Expand) {
+    let part = matches!(view, View::Slice { .. } | View::Select { .. });
+    if matches!(view, View::Expand) || (part && !f.only_user(f.arg(0)) && !f.is_converted()) {
         return vec![];
     }
     f.converts(f.arg(0))

@@ -233,6 +233,14 @@ impl Found<'_> {
         self.eg.analysis.same_shape(a, b)
     }
 
+    /// Whether a conversion reads the found node's class.
+    pub fn is_converted(&self) -> bool {
+        self.eg[self.class].parents().any(|p| {
+            let node = self.eg.id_to_node(p);
+            matches!(self.eg.analysis.table[node.key as usize].op, EOp::Op(Op::Convert))
+        })
+    }
+
     /// Whether nothing but `self.class` reads `class`.
     pub fn only_user(&self, class: Id) -> bool {
         let class = self.eg.find(class);

@@ -177,6 +177,11 @@ const FIRES: &[(&str, &str, &str)] = &[
         "view.permute [1, 0]; convert",
     ),
     (
+        "convert-out-of-view",
+        "x = convert h : f32[4, 8]; y = view.slice dim=1 start=0 step=1 x : f32[4, 4]{8, 1}; q = pw.exp y : f32[4, 4]",
+        "view.slice dim=1 start=0 step=1; convert; pw.exp",
+    ),
+    (
         "convert-into-expand",
         "x = view.expand o : f32[4, 8]{0, 1}; y = convert x : f64[4, 8]; z = reduce.sum dims=[0] y : f64[8]",
         "convert; view.expand; reduce.sum dims=[0]",
@@ -355,6 +360,11 @@ const SILENT: &[(&str, &str, &str)] = &[
         "convert-out-of-view",
         "it would convert every repetition",
         "x = convert v : f64[8]; y = view.expand x : f64[4, 8]{0, 1}; z = pw.exp y : f64[4, 8]",
+    ),
+    (
+        "convert-out-of-view",
+        "two halves would be converted one by one",
+        "x = convert h : f32[4, 8]; y = view.slice dim=1 start=0 step=1 x : f32[4, 4]{8, 1}; z = view.slice dim=1 start=4 step=1 x : f32[4, 4]{8, 1}; q = pw.add y, z : f32[4, 4]",
     ),
     ("convert-into-expand", "no expand", "x = view.reshape a : f32[32]; y = convert x : f64[32]"),
     (

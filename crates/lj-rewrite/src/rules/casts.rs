@@ -43,18 +43,21 @@ fn same_by_the_way(from: DType, mid: DType, to: DType) -> bool {
     !(wraps || narrow && long)
 }
 
-/// `view(convert(x))` → `convert(view(x))`: conversions move towards the result until they meet
-/// others. Not for expand, where it would convert every repetition; and for a part of `x` only where
-/// it meets another conversion at once or the rest is not wanted: four quarters converted one by one
-/// are no better than the whole.
+/// `view(convert(x))` → `convert(view(x))`: exact conversions move towards the result until they
+/// meet others and cancel. Not for expand, where it would convert every repetition; and for a part of
+/// `x` only where it meets another at once, or where the rest is not wanted: four quarters converted
+/// one by one are no better than the whole.
 fn out_of_view(f: &Found<'_>) -> Vec<Term> {
     let Op::View(view) = f.op else { return vec![] };
-    let part = matches!(view, View::Slice { .. } | View::Select { .. });
-    if matches!(view, View::Expand) || (part && !f.only_user(f.arg(0)) && !f.is_converted()) {
-        return vec![];
-    }
+    let (part, rest_unwanted) = match view {
+        View::Expand => return vec![],
+        View::Slice { .. } | View::Select { .. } => (true, f.only_user(f.arg(0))),
+        _ => (false, false),
+    };
+    let may_cancel = |from: DType| from.widens_exactly_to(f.spec.dtype) && (!part || f.is_converted());
     f.converts(f.arg(0))
         .filter_map(|x| f.term(x))
+        .filter(|x| rest_unwanted || may_cancel(x.spec().dtype))
         .map(|x| x.view(view.clone(), f.spec.shape.clone()).convert(f.spec.dtype))
         .collect()
 }

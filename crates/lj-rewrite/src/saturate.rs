@@ -151,4 +151,29 @@ mod tests {
         let (some, hit, _) = size(8);
         assert!(hit && some < 8 + 3, "{some}");
     }
+
+    #[test]
+    fn a_rule_that_changes_the_type_is_an_error() {
+        use crate::rules::{Exactness, Root};
+        let text = "graph g () {
+            %0 = input 0 : f32[4, 4]
+            %1 = pw.exp %0 : f32[4, 4]
+            return %1
+        }";
+        let graph = lj_ir::text::parse(text).unwrap();
+        let run = |rule: Rule| {
+            let mut l = crate::load::load(&graph).unwrap();
+            let roots = l.roots.clone();
+            saturate(&mut l.eg, &roots, &[&rule], 100, 5).unwrap_err().to_string()
+        };
+        let exp = Root::Pw(lj_ir::PwOp::Exp);
+        let dtype: fn(&Found<'_>) -> Vec<Term> =
+            |f| f.term(f.class).map(|t| t.convert(lj_ir::DType::F64)).into_iter().collect();
+        assert!(run(Rule::code("dtype", Exactness::Exact, exp, dtype)).contains("rule `dtype`"));
+        let shape: fn(&Found<'_>) -> Vec<Term> = |f| {
+            let flat = vec![lj_ir::Expr::int(16)];
+            f.term(f.class).map(|t| t.view(View::Reshape, flat)).into_iter().collect()
+        };
+        assert!(run(Rule::code("shape", Exactness::Exact, exp, shape)).contains("rule `shape`"));
+    }
 }

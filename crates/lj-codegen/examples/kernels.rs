@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p lj-codegen --release --example kernels`; with `LJ_KEEP=DIR` the IR and assembly of each
 //! kernel are written there.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::wildcard_imports)]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

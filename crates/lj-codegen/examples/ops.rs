@@ -1,6 +1,6 @@
 //! Writes `ops.o` and `ops.txt` into the directory given: one kernel per operation and dtype, and one
 //! per pair of dtypes for conversions. `tests/against_torch.py` compares them with eager torch.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::wildcard_imports)]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -116,10 +116,10 @@ impl Gen<'_, '_> {
                 let ir = self.ir;
                 let earlier = ir.icmp(IPred::LLVMIntSLT, bi, ai);
                 let take = if dtype.is_float() {
-                    let (beats, nan) = (
-                        if op == ArgMax { FPred::LLVMRealOGT } else { FPred::LLVMRealOLT },
-                        |v| ir.fcmp(FPred::LLVMRealUNO, v, v),
-                    );
+                    let (beats, nan) =
+                        (if op == ArgMax { FPred::LLVMRealOGT } else { FPred::LLVMRealOLT }, |v| {
+                            ir.fcmp(FPred::LLVMRealUNO, v, v)
+                        });
                     let (na, nb) = (nan(a.0), nan(b.0));
                     let beats = ir.or(ir.fcmp(beats, b.0, a.0), ir.and(nb, ir.not(na)));
                     let ties = ir.or(ir.fcmp(FPred::LLVMRealOEQ, a.0, b.0), ir.and(na, nb));

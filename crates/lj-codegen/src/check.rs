@@ -176,7 +176,9 @@ impl Checker<'_> {
                 self.vector.is_some()
             }
             Def::Pw { op, args } => {
-                self.ensure(args.len() == op.arity(), || format!("{} of {} operands", op.name(), args.len()))?;
+                self.ensure(args.len() == op.arity(), || {
+                    format!("{} of {} operands", op.name(), args.len())
+                })?;
                 let args = args.iter().map(|&a| self.reg(a)).collect::<Result<Vec<_>, _>>()?;
                 let values = if *op == PwOp::Where {
                     self.ensure(args[0].0 == DType::Bool, || "where of a condition that is not bool".into())?;
@@ -188,7 +190,9 @@ impl Checker<'_> {
                 self.ensure(values.iter().all(|v| v.0 == d), || format!("{} of mixed dtypes", op.name()))?;
                 self.ensure(op.accepts(d), || format!("{} of {d}", op.name()))?;
                 let expected = if op.result() == PwResult::Bool { DType::Bool } else { d };
-                self.ensure(dtype == expected, || format!("%{}: {} of {d} is not {dtype}", reg.0, op.name()))?;
+                self.ensure(dtype == expected, || {
+                    format!("%{}: {} of {d} is not {dtype}", reg.0, op.name())
+                })?;
                 args.iter().any(|a| a.1)
             }
         })

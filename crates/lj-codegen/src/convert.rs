@@ -79,7 +79,7 @@ impl Gen<'_, '_> {
                 ir.fcmp(FPred::LLVMRealUNE, v, zero)
             }
             (F32 | F64, _) => self.float_to_int(v, from, to, lanes),
-            (Bool, F32 | F64) | (U8, F32 | F64) => ir.uitofp(v, ty),
+            (Bool | U8, F32 | F64) => ir.uitofp(v, ty),
             (_, F32 | F64) => ir.sitofp(v, ty),
             (_, Bool) => ir.icmp(IPred::LLVMIntNE, v, ir.int(kind(from, false), lanes, 0)),
             _ if to.bytes() < from.bytes() => ir.trunc(v, ty),
@@ -103,10 +103,8 @@ impl Gen<'_, '_> {
         let low_open = from == DType::F64 && bits == 31;
         let low = ir.float(fk, lanes, if low_open { -limit - 1.0 } else { -limit });
         let above = if low_open { FPred::LLVMRealOGT } else { FPred::LLVMRealOGE };
-        let inside = ir.and(
-            ir.fcmp(above, v, low),
-            ir.fcmp(FPred::LLVMRealOLT, v, ir.float(fk, lanes, limit)),
-        );
+        let inside =
+            ir.and(ir.fcmp(above, v, low), ir.fcmp(FPred::LLVMRealOLT, v, ir.float(fk, lanes, limit)));
         let safe = ir.select(inside, v, ir.float(fk, lanes, 0.0));
         let i = ir.fptosi(safe, ir.ty(ik, lanes));
         let i = ir.select(inside, i, ir.int(ik, lanes, i64::MIN >> (63 - bits)));

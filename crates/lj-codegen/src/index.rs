@@ -160,10 +160,8 @@ impl Gen<'_, '_> {
         let zero = ir.int(K::I64, 0, 0);
         let q = ir.sdiv(a, b);
         let r = ir.sub(a, ir.mul(q, b));
-        let wrong = ir.and(
-            ir.icmp(IPred::LLVMIntNE, r, zero),
-            ir.icmp(IPred::LLVMIntSLT, ir.xor(r, b), zero),
-        );
+        let wrong =
+            ir.and(ir.icmp(IPred::LLVMIntNE, r, zero), ir.icmp(IPred::LLVMIntSLT, ir.xor(r, b), zero));
         Ok(ir.sub(q, ir.zext(wrong, ir.ty(K::I64, 0))))
     }
 
@@ -227,7 +225,7 @@ impl Gen<'_, '_> {
         let lanes = i64::from(self.lanes);
         // The part per lane that is not linear in the vector variable.
         let (linear, rest) = self.split_linear(&index.base);
-        let mut parts: BTreeMap<usize, (Vec<Term>, Vec<(V, Expr)>)> = BTreeMap::new();
+        let mut parts: BTreeMap<usize, Part> = BTreeMap::new();
         for (depth, terms) in self.by_scope(&linear)? {
             parts.entry(depth).or_default().0 = terms;
         }
@@ -312,13 +310,14 @@ impl Gen<'_, '_> {
     /// `e` as a sum of a part that is linear in the vector variable and the rest.
     fn split_linear(&self, e: &Expr) -> (Expr, Expr) {
         let Some(v) = &self.vector else { return (e.clone(), Expr::ZERO) };
-        let (linear, rest): (Vec<Term>, Vec<Term>) = e
-            .terms()
-            .into_iter()
-            .partition(|t| Expr::from_terms([t.clone()]).linear_in(&v.var).is_some());
+        let (linear, rest): (Vec<Term>, Vec<Term>) =
+            e.terms().into_iter().partition(|t| Expr::from_terms([t.clone()]).linear_in(&v.var).is_some());
         (Expr::from_terms(linear), Expr::from_terms(rest))
     }
 }
+
+/// What is added to a pointer in one scope: terms, and registers times strides.
+type Part = (Vec<Term>, Vec<(V, Expr)>);
 
 /// The exponent if `e` is a constant power of two.
 fn power_of_two(e: &Expr) -> Option<i64> {

@@ -7,13 +7,15 @@
 //! Every method appends to the block the builder stands at. All values belong to the context the
 //! [`Ir`] was made for, and live as long as it.
 #![allow(unsafe_code)]
+// The whole C interface is in reach here; every method is called on the builder, used or not.
+#![allow(clippy::wildcard_imports, clippy::unused_self)]
 
 use inkwell::context::{AsContextRef, Context};
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
 use inkwell::llvm_sys::{LLVMIntPredicate, LLVMRealPredicate};
 use inkwell::module::Module;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_uint};
 
 pub(crate) use inkwell::llvm_sys::LLVMIntPredicate as IPred;
@@ -414,27 +416,27 @@ impl<'a> Ir<'a> {
 /// The undefined symbols of a relocatable x86-64 ELF object, sorted.
 pub(crate) fn undefined_symbols(object: &[u8]) -> Vec<String> {
     let u16_at = |o: usize| object.get(o..o + 2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    let u32_at =
-        |o: usize| object.get(o..o + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let u32_at = |o: usize| object.get(o..o + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let u64_at = |o: usize| Some(u64::from(u32_at(o)?) | u64::from(u32_at(o + 4)?) << 32);
-    let read = || -> Option<BTreeMap<String, ()>> {
-        let mut out = BTreeMap::new();
+    let read = || -> Option<BTreeSet<String>> {
+        let mut out = BTreeSet::new();
         let (shoff, shentsize, shnum) = (u64_at(40)? as usize, u16_at(58)? as usize, u16_at(60)? as usize);
         for s in (0..shnum).map(|i| shoff + i * shentsize) {
             if u32_at(s + 4)? != 2 {
                 continue; // not SHT_SYMTAB
             }
-            let (off, size, link) = (u64_at(s + 24)? as usize, u64_at(s + 32)? as usize, u32_at(s + 40)? as usize);
+            let (off, size, link) =
+                (u64_at(s + 24)? as usize, u64_at(s + 32)? as usize, u32_at(s + 40)? as usize);
             let strings = u64_at(shoff + link * shentsize + 24)? as usize;
             for sym in (off..off + size).step_by(24).skip(1) {
                 if u16_at(sym + 6)? == 0 {
                     let name = object.get(strings + u32_at(sym)? as usize..)?;
                     let len = name.iter().position(|&b| b == 0)?;
-                    out.insert(String::from_utf8_lossy(&name[..len]).into_owned(), ());
+                    out.insert(String::from_utf8_lossy(&name[..len]).into_owned());
                 }
             }
         }
         Some(out)
     };
-    read().unwrap_or_default().into_keys().collect()
+    read().unwrap_or_default().into_iter().collect()
 }

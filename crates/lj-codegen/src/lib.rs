@@ -6,7 +6,8 @@
 //! generator does its own invariant code motion, address computation and accumulator splitting.
 //!
 //! The way of a nest: [`check`](mod@check) refuses what is malformed or outside the supported
-//! subset, [`nest`] emits loops and statements, with [`index`] for subscripts and hoisting,
+//! subset, [`nest`] emits statements and
+//! [`loops`] loops, with [`index`] for subscripts and hoisting,
 //! [`memory`] for loads and stores, [`acc`] for accumulators, [`pointwise`], [`convert`] and
 //! [`math`] for arithmetic, and [`target`] turns the module into an object.
 //!
@@ -18,13 +19,12 @@ mod check;
 mod convert;
 mod index;
 mod ir;
+mod loops;
 mod math;
 mod memory;
 mod nest;
 mod pointwise;
 mod target;
-#[cfg(test)]
-mod tests;
 
 use inkwell::context::Context;
 use lj_schedule::loopnest::LoopNest;

@@ -24,15 +24,11 @@ impl Gen<'_, '_> {
     }
 
     /// What is in memory as a register value, and back.
-    fn from_memory(&self, v: V, dtype: DType, lanes: u32) -> V {
-        if dtype == DType::Bool {
-            self.ir.icmp(IPred::LLVMIntNE, v, self.ir.int(K::I8, lanes, 0))
-        } else {
-            v
-        }
+    fn loaded(&self, v: V, dtype: DType, lanes: u32) -> V {
+        if dtype == DType::Bool { self.ir.icmp(IPred::LLVMIntNE, v, self.ir.int(K::I8, lanes, 0)) } else { v }
     }
 
-    fn to_memory(&self, v: V, dtype: DType, lanes: u32) -> V {
+    fn stored(&self, v: V, dtype: DType, lanes: u32) -> V {
         if dtype == DType::Bool { self.ir.zext(v, self.ir.ty(K::I8, lanes)) } else { v }
     }
 
@@ -56,7 +52,7 @@ impl Gen<'_, '_> {
         let (scalar, align) = (self.ir.ty(kind(dtype, true), 0), dtype.bytes() as u32);
         if let Access::One(p) = access {
             let Some(mask) = mask else {
-                return Ok(Val::One(self.from_memory(self.ir.load(scalar, p, align), dtype, 0)));
+                return Ok(Val::One(self.loaded(self.ir.load(scalar, p, align), dtype, 0)));
             };
             let any = match &mask.val {
                 Val::One(m) => *m,
@@ -72,7 +68,7 @@ impl Gen<'_, '_> {
                 }
             };
             let p = self.ir.select(any, p, self.dummy);
-            let v = self.from_memory(self.ir.load(scalar, p, align), dtype, 0);
+            let v = self.loaded(self.ir.load(scalar, p, align), dtype, 0);
             let fall = self.constant(dtype, 0, fallback);
             if matches!(mask.val, Val::One(_)) {
                 return Ok(Val::One(self.ir.select(any, v, fall)));
@@ -98,7 +94,7 @@ impl Gen<'_, '_> {
                 Access::Lanes(p) => self.gather(p[k], active, fall, dtype),
                 Access::One(_) => return self.unsupported("a uniform access in lanes"),
             };
-            out.push(self.from_memory(v, dtype, lanes));
+            out.push(self.loaded(v, dtype, lanes));
         }
         Ok(Val::Lanes(out))
     }
@@ -189,7 +185,7 @@ impl Gen<'_, '_> {
                 if let Some(Val::One(m)) = mask.map(|m| m.val) {
                     p = self.ir.select(m, p, self.dummy);
                 }
-                let v = self.to_memory(*v, dtype, 0);
+                let v = self.stored(*v, dtype, 0);
                 self.ir.store(v, p, align);
                 return Ok(());
             }
@@ -197,7 +193,7 @@ impl Gen<'_, '_> {
             for k in 0..self.copies() {
                 let active = self.active(mask.as_ref(), k)?;
                 let v = self.lanes_of(&value, k)?;
-                let v = self.to_memory(v, dtype, lanes);
+                let v = self.stored(v, dtype, lanes);
                 let ptrs = self.ir.splat(p, lanes);
                 self.scatter(v, ptrs, active, dtype);
             }
@@ -206,7 +202,7 @@ impl Gen<'_, '_> {
         for k in 0..self.copies() {
             let active = self.active(mask.as_ref(), k)?;
             let v = self.lanes_of(&value, k)?;
-            let v = self.to_memory(v, dtype, lanes);
+            let v = self.stored(v, dtype, lanes);
             match &access {
                 Access::Contig(starts) => match active {
                     None => self.ir.store(v, starts[k], align),

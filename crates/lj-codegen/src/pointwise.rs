@@ -274,10 +274,8 @@ impl Gen<'_, '_> {
                 ir.fdiv(c(1.0), ir.fadd(c(1.0), e))
             }
             Sinh | Cosh | Asinh | Acosh => self.hyperbolic(op, dtype, a, lanes)?,
-            Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Tanh | Sin | Cos | Tan | Asin | Acos
-            | Atan | Atanh | Erf | Erfc => {
-                self.external_math(op, dtype, &[a], lanes)?
-            }
+            Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Tanh | Sin | Cos | Tan | Asin | Acos | Atan
+            | Atanh | Erf | Erfc => self.external_math(op, dtype, &[a], lanes)?,
             Fmod | Atan2 | Hypot => self.external_math(op, dtype, &[a, b], lanes)?,
             Not | And | Or | Xor | Shl | Shr | Where => {
                 return self.unsupported(format!("{} of {dtype}", op.name()));
@@ -290,10 +288,7 @@ impl Gen<'_, '_> {
         let ir = self.ir;
         let zero = ir.float(k, lanes, 0.0);
         let nonzero = ir.fcmp(FPred::LLVMRealUNE, m, zero);
-        let differ = ir.xor(
-            ir.fcmp(FPred::LLVMRealOLT, b, zero),
-            ir.fcmp(FPred::LLVMRealOLT, m, zero),
-        );
+        let differ = ir.xor(ir.fcmp(FPred::LLVMRealOLT, b, zero), ir.fcmp(FPred::LLVMRealOLT, m, zero));
         ir.and(nonzero, differ)
     }
 }

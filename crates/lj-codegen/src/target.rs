@@ -5,8 +5,7 @@ use crate::{Compiled, Error, ir};
 use inkwell::OptimizationLevel;
 use inkwell::module::Module;
 use inkwell::targets::{
-    CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine,
-    TargetTriple,
+    CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
 };
 use std::sync::Once;
 

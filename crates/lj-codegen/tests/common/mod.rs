@@ -2,7 +2,7 @@
 //!
 //! The object is linked into a shared library with the system's `cc` and opened with `dlopen`: what
 //! runs is the object itself, not a second compilation of the IR.
-#![allow(unsafe_code, dead_code, missing_docs)]
+#![allow(unsafe_code, dead_code, missing_docs, clippy::wildcard_imports)]
 
 use lj_codegen::{Target, compile};
 use lj_ir::{DType, Expr, PwOp, ReduceOp, Scalar, Sym};
@@ -164,6 +164,8 @@ pub fn cpu_ns() -> u64 {
     text.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(0)
 }
 
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
 /// Compiled nests, loaded.
 pub struct Kernels {
     library: libloading::Library,
@@ -190,7 +192,6 @@ impl Kernels {
             std::fs::write(dir.join(format!("{}.s", nests[0].name)), c.asm.as_deref().unwrap_or(""))
                 .expect("write");
         }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let stem = format!("lj-codegen-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
         let (o, so) = (format!("{stem}.o"), format!("{stem}.so"));
         let (o, so) = (std::env::temp_dir().join(o), std::env::temp_dir().join(so));

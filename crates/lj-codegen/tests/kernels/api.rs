@@ -47,7 +47,8 @@ fn external_functions_are_listed() {
 
 #[test]
 fn bad_nests_are_refused() {
-    let bad: Vec<(&str, Box<dyn Fn(&mut Build)>)> = vec![
+    type Case = (&'static str, Box<dyn Fn(&mut Build)>);
+    let bad: Vec<Case> = vec![
         ("not defined", Box::new(|b| b.store(Mem::Param(1), at(e(0)), Reg(99)))),
         (
             "does not exist",

@@ -1,4 +1,5 @@
 //! Kernels against scalar references.
+#![allow(clippy::wildcard_imports)]
 
 mod api;
 mod basic;

@@ -1,5 +1,7 @@
 //! Reductions in every loop structure, against a scalar reference.
 
+#![allow(clippy::cast_lossless)] // in macros over every number type
+
 use crate::common::*;
 use lj_codegen::Target;
 use lj_ir::{DType, ReduceOp};

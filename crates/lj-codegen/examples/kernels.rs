@@ -96,6 +96,17 @@ fn main() {
         });
         println!("{name:18} compile {compile:5.2} ms  [4096,512] {us:7.1} us  [512,512] {us512:6.1} us");
     }
+    let batch: Vec<_> = (0..20)
+        .map(|i| if i % 2 == 0 { softmax(s("cols"), DType::BF16) } else { rmsnorm(s("cols")) })
+        .collect();
+    let k = Kernels::new(&batch, &t);
+    println!("20 dynamic kernels in one module: {:.2} ms each", k.compile_ms / 20.0);
+    let mut half = vec![0x3f80u16; rows * cols];
+    let mut half_out = half.clone();
+    let us = best(100, || {
+        k.run(0, &mut [buf(&mut half), buf(&mut half_out)], &[512, cols as i64], (0, 512));
+    });
+    println!("softmax bf16 [512,512] {us:.1} us");
     for op in [PwOp::Exp, PwOp::Log, PwOp::Tanh, PwOp::Erf, PwOp::Sigmoid, PwOp::Sqrt] {
         let k = Kernels::new(&[unary(op)], &t);
         let n = 2048;

@@ -24,7 +24,7 @@ struct Checker<'a> {
     syms: Vec<Sym>,
     /// Dtype, and whether it varies from lane to lane.
     regs: BTreeMap<Reg, (DType, bool)>,
-    /// Registers and results defined so far, innermost last: what a closing scope removes.
+    /// Registers defined so far, innermost last.
     defined: Vec<Reg>,
     accs: BTreeMap<AccId, Acc>,
     results: BTreeMap<AccId, DType>,
@@ -108,11 +108,13 @@ impl Checker<'_> {
     }
 
     fn block(&mut self, body: &[Stmt]) -> Result<(), Error> {
-        let outer = self.defined.len();
+        // What a block defines, registers and results of accumulators, ends with it.
+        let (outer, results) = (self.defined.len(), self.results.clone());
         let result = body.iter().try_for_each(|s| self.stmt(s));
         for r in self.defined.split_off(outer) {
             self.regs.remove(&r);
         }
+        self.results = results;
         result
     }
 

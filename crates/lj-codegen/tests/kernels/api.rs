@@ -119,6 +119,14 @@ fn bad_nests_are_refused() {
             }),
         ),
         (
+            "no result yet",
+            Box::new(|b| {
+                let a = b.acc(ReduceOp::Sum, DType::F32);
+                b.each("i", (e(0), e(4)), false, &[], |b| b.each("j", (e(0), e(4)), false, &[&a], |_| ()));
+                b.result(&a);
+            }),
+        ),
+        (
             "inside a vector loop",
             Box::new(|b| {
                 b.each("i", (e(0), e(4)), true, &[], |b| b.each("j", (e(0), e(4)), true, &[], |_| ()));

@@ -1,4 +1,4 @@
-"""Where the first call's time goes, and what was compiled; shared by the demo and the benchmarks."""
+"""Where the first call's time goes, and what was compiled; for the demo and the benchmarks."""
 
 from __future__ import annotations
 

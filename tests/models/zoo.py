@@ -276,7 +276,7 @@ def lstm() -> Case:
 
 
 class UNet(nn.Module):
-    """Two levels down and up with GroupNorm, SiLU, skips by concatenation and nearest upsampling."""
+    """Two levels down and up: GroupNorm, SiLU, skips by concatenation, nearest upsampling."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

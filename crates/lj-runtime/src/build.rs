@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::link::{Linked, link};
 use crate::native::Native;
 use crate::plan::{
-    Action, Buf, Input, KernelFn, KernelObject, Plan, PlanOperand, PlanOutput, PlanResult, PlanStep, Window,
+    Action, Buf, Input, KernelFn, KernelObject, Plan, PlanOperand, PlanOutput, PlanResult, PlanStep, Profile,
+    Window,
 };
 use crate::sizes::Table;
 use lj_ir::{Device, Expr, Sym, Type};
@@ -37,7 +38,8 @@ impl Plan {
         let inputs = b.inputs()?;
         b.lifetimes(&mut steps)?;
         let Builder { table, buffers, .. } = b;
-        Ok(Plan { table, inputs, buffers, steps, outputs, instances: Mutex::default(), _code: code, program })
+        let (profile, instances) = (Profile::default(), Mutex::default());
+        Ok(Plan { table, inputs, buffers, steps, outputs, profile, instances, _code: code, program })
     }
 }
 

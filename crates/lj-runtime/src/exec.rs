@@ -88,7 +88,7 @@ impl Plan {
         call.place();
         call.take_inputs(inputs)?;
         for (i, _) in self.steps.iter().enumerate() {
-            call.step(i).map_err(|e| e.or_line(self.line(i)))?;
+            self.profile.step(i, || call.step(i)).map_err(|e| e.or_line(self.line(i)))?;
         }
         call.outputs()
     }

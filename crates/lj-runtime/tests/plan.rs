@@ -86,6 +86,7 @@ fn kernels_with_symbolic_sizes() {
         return;
     }
     let (_, plan) = rows();
+    plan.set_profiling(true);
     for n in [3, 1, 0, 500, 20_000, 3] {
         let r = plan.call(vec![arg(tensor(&[n as i64, 4], &ramp(4 * n)))], &NoCallbacks).unwrap();
         assert_eq!(out(&r, 0), row_sums(n));
@@ -94,6 +95,11 @@ fn kernels_with_symbolic_sizes() {
         assert!(matches!(r[3], OutputValue::Int(v) if v == 3 * n as i64));
         assert!(matches!(r[4], OutputValue::None));
     }
+    let times = plan.step_times();
+    assert_eq!(times.iter().map(|t| t.0).collect::<Vec<_>>(), [6, 6]);
+    assert!(times.iter().all(|t| t.1 > 0));
+    plan.set_profiling(false);
+    assert_eq!(plan.step_times(), []);
 }
 
 #[test]

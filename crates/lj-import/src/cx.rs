@@ -414,15 +414,11 @@ impl<'a> Cx<'a> {
     /// An elementwise operation; operands broadcast.
     pub fn pw(&mut self, op: PwOp, inputs: &[ValueId]) -> Lowered<ValueId> {
         let mut inputs = inputs.to_vec();
-        let shape = match self.common_shape(&inputs) {
-            Some(shape) => shape,
-            None => {
-                self.agree(&mut inputs)?;
-                match self.common_shape(&inputs) {
-                    Some(shape) => shape,
-                    None => return decline("the operands' shapes do not broadcast"),
-                }
-            }
+        if self.common_shape(&inputs).is_none() {
+            self.agree(&mut inputs)?;
+        }
+        let Some(shape) = self.common_shape(&inputs) else {
+            return decline("the operands' shapes do not broadcast");
         };
         let operand = self.dtype(*inputs.last().unwrap_or(&ValueId(0)));
         if !op.accepts(operand) {
@@ -541,7 +537,7 @@ fn dense_like(shape: &[Expr], like: &TensorType, facts: &lj_ir::Facts) -> Vec<Ex
     let mut order: Vec<usize> = (0..shape.len()).collect();
     // Outermost first; a dim of extent 1 or stride 0 says nothing about order.
     order.sort_by_key(|&d| {
-        let extent = if like.shape[d].is(1) { 1 } else { 0 };
+        let extent = like.shape[d].is(1);
         (std::cmp::Reverse(facts.hint(&like.strides[d])), extent)
     });
     let mut strides = vec![Expr::ONE; shape.len()];

@@ -10,13 +10,37 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["convolution", "conv_"], "convolution is ATen's"),
     (&["attention"], "attention kernel is ATen's"),
     (
-        &["dropout", "rand", "bernoulli", "normal_functional", "multinomial", "uniform", "exponential",
-          "poisson", "rrelu", "log_normal", "geometric", "cauchy"],
+        &[
+            "dropout",
+            "rand",
+            "bernoulli",
+            "normal_functional",
+            "multinomial",
+            "uniform",
+            "exponential",
+            "poisson",
+            "rrelu",
+            "log_normal",
+            "geometric",
+            "cauchy",
+        ],
         RANDOM,
     ),
     (&["aten.normal.", "aten.normal_"], RANDOM),
-    (&["aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot", "aten.addr.", "addmm", "addmv", "_scaled_mm"],
-     "matrix multiplication is ATen's"),
+    (
+        &[
+            "aten.mm",
+            "aten.bmm",
+            "aten.mv",
+            "aten.dot",
+            "aten.vdot",
+            "aten.addr.",
+            "addmm",
+            "addmv",
+            "_scaled_mm",
+        ],
+        "matrix multiplication is ATen's",
+    ),
     (&["lstm", "gru", "rnn_"], "recurrent cells are ATen's"),
     (&["sort", "topk", "kthvalue", "median", "mode.", "msort", "searchsorted", "bucketize"], "sorting"),
     (&["unique", "nonzero", "masked_select"], "the result's size depends on data"),
@@ -38,7 +62,10 @@ const UNKNOWN: &str = "no lowering for this operator yet";
 
 /// Why an operator without a row in the table is ATen's.
 pub(crate) fn reason(target: &str) -> &'static str {
-    if !["aten.", "prims.", "rngprims.", "higher_order.", "_c10d_functional."].iter().any(|p| target.starts_with(p)) {
+    if !["aten.", "prims.", "rngprims.", "higher_order.", "_c10d_functional."]
+        .iter()
+        .any(|p| target.starts_with(p))
+    {
         return "an operator from outside of ATen";
     }
     let hit = REASONS.iter().find(|(names, _)| names.iter().any(|n| target.contains(n)));

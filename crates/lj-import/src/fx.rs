@@ -23,7 +23,7 @@ pub enum FxKind {
     /// after all placeholders, in order of first appearance.
     Constant,
     /// A call of an operator: `aten.add.Tensor`, `prims.convert_element_type.default`,
-    /// `_operator.getitem`, `sym.mul` for Python operators on SymInts…
+    /// `_operator.getitem`, `sym.mul` for Python operators on `SymInt`s…
     Call {
         /// The overload as torch prints it.
         target: String,
@@ -68,11 +68,11 @@ pub enum FxArg {
 pub enum FxMeta {
     /// A strided tensor.
     Tensor(TensorType),
-    /// A SymInt or int.
+    /// A `SymInt` or int.
     SymInt(Expr),
-    /// A SymFloat or float.
+    /// A `SymFloat` or float.
     SymFloat,
-    /// A SymBool or bool.
+    /// A `SymBool` or bool.
     SymBool,
     /// A tuple or list.
     List(Vec<FxMeta>),
@@ -90,12 +90,15 @@ pub struct FxNode {
     /// What it is.
     pub kind: FxKind,
     /// Positional arguments.
+    #[serde(default)]
     pub args: Vec<FxArg>,
     /// Keyword arguments.
+    #[serde(default)]
     pub kwargs: Vec<(String, FxArg)>,
     /// Result.
     pub meta: FxMeta,
     /// The user's source line, `file:line: text`.
+    #[serde(default)]
     pub line: Option<String>,
 }
 

@@ -45,9 +45,7 @@ pub(crate) enum Rank {
 /// `torch.result_type`: tensors with dims decide, unless a 0-d tensor or a number is of a higher
 /// category (bool < integer < float).
 pub(crate) fn result_type(operands: &[(Rank, DType)]) -> Option<DType> {
-    let of = |rank: Rank| {
-        operands.iter().filter(|(r, _)| *r == rank).map(|(_, d)| *d).reduce(promote_types)
-    };
+    let of = |rank: Rank| operands.iter().filter(|(r, _)| *r == rank).map(|(_, d)| *d).reduce(promote_types);
     let combine = |high: Option<DType>, low: Option<DType>| match (high, low) {
         (Some(h), Some(l)) if category(l) > category(h) => Some(promote_types(h, l)),
         (Some(h), _) => Some(h),
@@ -60,6 +58,7 @@ pub(crate) fn result_type(operands: &[(Rank, DType)]) -> Option<DType> {
 mod tests {
     use super::*;
     use DType::*;
+    use Rank::*;
 
     #[test]
     fn promotion_follows_torch() {
@@ -74,7 +73,6 @@ mod tests {
             assert_eq!(promote_types(a, b), want);
             assert_eq!(promote_types(b, a), want);
         }
-        use Rank::*;
         assert_eq!(result_type(&[(Dims, BF16), (Scalar, F32)]), Some(BF16));
         assert_eq!(result_type(&[(Dims, I32), (Scalar, F64)]), Some(F64));
         assert_eq!(result_type(&[(Dims, I32), (Number, F32)]), Some(F32));

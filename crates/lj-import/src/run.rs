@@ -152,12 +152,7 @@ pub(crate) fn copy_into(cx: &mut Cx<'_>) -> Result<Val, Error> {
     };
     let input = cx.tensor(0, "self").map_err(|s| fail(cx, s))?;
     let value = cx.tensor(1, "src").map_err(|s| fail(cx, s))?;
-    let root = cx
-        .graph
-        .mutations
-        .iter()
-        .find(|m| m.value == input)
-        .map_or(input, |m| m.input);
+    let root = cx.graph.mutations.iter().find(|m| m.value == input).map_or(input, |m| m.input);
     if !cx.graph.inputs.contains(&root) {
         return Err(cx.error("writes into something that is not a graph input"));
     }
@@ -196,12 +191,11 @@ fn output(cx: &mut Cx<'_>) -> Result<(), Error> {
             }
             Val::Int(e) => {
                 let given = |v: &&ValueId| *cx.graph.ty(**v) == Type::SymInt(e.clone());
-                match cx.graph.inputs.iter().find(given) {
-                    Some(v) => *v,
-                    None => {
-                        let ty = Type::SymInt(e.clone());
-                        cx.graph.push(Op::FullSym(e), vec![], vec![ty], cx.prov)[0]
-                    }
+                if let Some(v) = cx.graph.inputs.iter().find(given) {
+                    *v
+                } else {
+                    let ty = Type::SymInt(e.clone());
+                    cx.graph.push(Op::FullSym(e), vec![], vec![ty], cx.prov)[0]
                 }
             }
             Val::Float(_) => return Err(cx.error("returns a Python float computed from sizes")),

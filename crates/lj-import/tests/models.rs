@@ -35,9 +35,6 @@ macro_rules! models {
 models! {
     llama_forward_bf16: ["aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.cumsum.default"];
     llama_backward_bf16: ["aten._scaled_dot_product_flash_attention_for_cpu_backward.default"];
-    gpt2_inference_f32_dynamic: ["aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.cumsum.default"];
-    resnet_forward_f32: ["aten.convolution.default", "aten.max_pool2d_with_indices.default"];
-    resnet_backward_f32: ["aten.convolution_backward.default", "aten.max_pool2d_with_indices_backward.default"];
     cell_forward_f32_dynamic: [];
     cell_backward_f32_dynamic: [];
 }

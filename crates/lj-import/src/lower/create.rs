@@ -29,13 +29,13 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.new_empty_strided.default", |cx| constant(cx, 0)),
     ("prims.empty_strided.default", |cx| constant(cx, 0)),
     ("prims.empty_permuted.default", |cx| constant(cx, 0)),
-    ("aten.arange.default", |cx| range(cx, None, Some(0), None)),
-    ("aten.arange.start", |cx| range(cx, Some(0), Some(1), None)),
-    ("aten.arange.start_step", |cx| range(cx, Some(0), Some(1), Some(2))),
+    ("aten.arange.default", |cx| range(cx, None, None)),
+    ("aten.arange.start", |cx| range(cx, Some(0), None)),
+    ("aten.arange.start_step", |cx| range(cx, Some(0), Some(2))),
     ("prims.iota.default", |cx| {
         let start = number(cx, 9, "start")?.unwrap_or(Number::Int(Expr::ZERO));
         let step = number(cx, 9, "step")?.unwrap_or(Number::Int(Expr::ONE));
-        ramp(cx, start, step)
+        ramp(cx, &start, &step)
     }),
 ];
 
@@ -75,7 +75,8 @@ fn number(cx: &mut Cx<'_>, at: usize, name: &str) -> Lowered<Option<Number>> {
     })
 }
 
-fn range(cx: &mut Cx<'_>, start: Option<usize>, _end: Option<usize>, step: Option<usize>) -> Lowered {
+/// A range whose start and step, if given, are these arguments.
+fn range(cx: &mut Cx<'_>, start: Option<usize>, step: Option<usize>) -> Lowered {
     let start = match start {
         Some(at) => number(cx, at, "start")?,
         None => None,
@@ -84,18 +85,19 @@ fn range(cx: &mut Cx<'_>, start: Option<usize>, _end: Option<usize>, step: Optio
         Some(at) => number(cx, at, "step")?,
         None => None,
     };
-    ramp(cx, start.unwrap_or(Number::Int(Expr::ZERO)), step.unwrap_or(Number::Int(Expr::ONE)))
+    let (start, step) = (start.unwrap_or(Number::Int(Expr::ZERO)), step.unwrap_or(Number::Int(Expr::ONE)));
+    ramp(cx, &start, &step)
 }
 
 /// `start + step × i`; the length is the metadata's.
-fn ramp(cx: &mut Cx<'_>, start: Number, step: Number) -> Lowered {
+fn ramp(cx: &mut Cx<'_>, start: &Number, step: &Number) -> Lowered {
     let ty = cx.result()?.clone();
-    let (Number::Int(first), Number::Int(by)) = (&start, &step) else {
+    let (Number::Int(first), Number::Int(by)) = (start, step) else {
         // In double precision, as ATen's accumulation type.
         let steps = iota(cx, &ty, DType::I64, Expr::ZERO, Expr::ONE);
         let steps = cx.convert(steps, DType::F64);
-        let by = double(cx, &step);
-        let first = double(cx, &start);
+        let by = double(cx, step);
+        let first = double(cx, start);
         let scaled = cx.pw(PwOp::Mul, &[steps, by])?;
         let r = cx.pw(PwOp::Add, &[first, scaled])?;
         return cx.done(r);

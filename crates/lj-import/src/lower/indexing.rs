@@ -94,7 +94,8 @@ fn embedding_backward(cx: &mut Cx<'_>) -> Lowered {
     let index = cx.convert(index, DType::I64);
     let compute = ty.dtype.compute();
     let grad = cx.convert(grad, compute);
-    let r = cx.push(Op::EmbeddingGrad { padding_idx }, vec![grad, index], TensorType { dtype: compute, ..ty });
+    let r =
+        cx.push(Op::EmbeddingGrad { padding_idx }, vec![grad, index], TensorType { dtype: compute, ..ty });
     cx.done(r)
 }
 

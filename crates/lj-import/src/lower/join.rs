@@ -99,11 +99,8 @@ fn repeat(cx: &mut Cx<'_>) -> Lowered {
     }
     let x = cx.reshape(x, apart);
     let x = cx.expand(x, &repeated);
-    let wide = TensorType {
-        strides: lj_ir::shape::contiguous_strides(&repeated),
-        shape: repeated,
-        ..ty.clone()
-    };
+    let wide =
+        TensorType { strides: lj_ir::shape::contiguous_strides(&repeated), shape: repeated, ..ty.clone() };
     let x = cx.push(Op::Copy, vec![x], wide);
     Ok(Val::Tensor(cx.view(View::Reshape, x, ty)))
 }

@@ -58,10 +58,10 @@ pub(super) const UNARY: &[Row] = unary! {
     "bitwise_not" same Not;
 };
 
-/// How a 16-bit operation takes a number or 0-d tensor on the right.
+/// How a 16-bit operation takes a number or 0-d tensor on the right (measured on torch 2.8 and 2.15).
 #[derive(Clone, Copy, PartialEq)]
 enum Right {
-    /// Unrounded, as ATen's `opmath` kernels read it.
+    /// Unrounded, as ATen's kernels of products and quotients read it.
     Exact,
     /// Rounded to the promoted dtype first.
     Rounded,
@@ -179,9 +179,7 @@ pub(super) const OTHER: &[Row] = &[
 /// Rank and dtype of an operand in promotion.
 fn rank(cx: &Cx<'_>, o: &Operand) -> (Rank, DType) {
     match o {
-        Operand::Tensor(v) => {
-            (if cx.rank(*v) == 0 { Rank::Scalar } else { Rank::Dims }, cx.dtype(*v))
-        }
+        Operand::Tensor(v) => (if cx.rank(*v) == 0 { Rank::Scalar } else { Rank::Dims }, cx.dtype(*v)),
         Operand::Const(Scalar::Bool(_)) => (Rank::Number, DType::Bool),
         Operand::Const(Scalar::Int(_)) | Operand::Sym(_) => (Rank::Number, DType::I64),
         // The default dtype; that of a double default shows in the metadata instead.
@@ -319,7 +317,7 @@ fn arith_float(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
 fn add(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
     let alpha = cx.number(2, "alpha", Scalar::Int(1))?;
     if alpha.as_f64() == 1.0 {
-        return arith(cx, op, Right::Exact);
+        return arith(cx, op, Right::Rounded);
     }
     let (a, b) = pair(cx)?;
     scaled(cx, op, &a, &b, alpha)
@@ -396,6 +394,10 @@ fn pow(cx: &mut Cx<'_>) -> Lowered {
     } else if e == 2.0 || e == 3.0 {
         let square = cx.pw(PwOp::Mul, &[x, x])?;
         if e == 2.0 { square } else { cx.pw(PwOp::Mul, &[square, x])? }
+    } else if e.abs() == 0.5 && d == DType::F16 {
+        // ATen has no short cut here: pow(−∞, 0.5) is ∞ where the root is NaN.
+        let k = cx.constant(Scalar::float(e), d.compute());
+        cx.pw(PwOp::Pow, &[x, k])?
     } else if e == 0.5 {
         cx.pw(PwOp::Sqrt, &[x])?
     } else if e == -0.5 {
@@ -437,11 +439,26 @@ fn clamp_with(cx: &mut Cx<'_>, lo: Option<Operand>, hi: Option<Operand>) -> Lowe
     let mut r = value(cx, &x, d, false);
     for (bound, op) in [(lo, PwOp::Maximum), (hi, PwOp::Minimum)] {
         if let Some(bound) = bound {
+            let bound = saturated(bound, d);
             let b = value(cx, &bound, d, false);
             r = cx.pw(op, &[r, b])?;
         }
     }
     cx.done(r)
+}
+
+/// A constant bound of an integer type outside of the type's range counts as the end of the range.
+fn saturated(bound: Operand, d: DType) -> Operand {
+    let bits = d.bytes() * 8;
+    let range = match d {
+        DType::U8 => (0, 255),
+        DType::I8 | DType::I16 | DType::I32 => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+        _ => return bound,
+    };
+    match bound {
+        Operand::Const(Scalar::Int(i)) => Operand::Const(Scalar::Int(i.clamp(range.0, range.1))),
+        other => other,
+    }
 }
 
 /// `where` moves bits, so that 16-bit floats need no conversion.

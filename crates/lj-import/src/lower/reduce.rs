@@ -70,7 +70,8 @@ fn dims(cx: &Cx<'_>, name: &str, x: ValueId, all: bool) -> Lowered<Vec<usize>> {
         return Ok((0..rank).collect());
     }
     // For prims an empty list means no dims.
-    let prims = matches!(&cx.node.kind, crate::fx::FxKind::Call { target, .. } if target.starts_with("prims."));
+    let prims =
+        matches!(&cx.node.kind, crate::fx::FxKind::Call { target, .. } if target.starts_with("prims."));
     if prims && matches!(cx.arg(1, name), Some(FxArg::List(l)) if l.is_empty()) {
         return Ok(vec![]);
     }
@@ -192,7 +193,11 @@ fn moments(cx: &mut Cx<'_>) -> Lowered<(ValueId, ValueId, Vec<usize>)> {
     let x = cx.tensor(0, "self")?;
     let over = dims(cx, "dim", x, false)?;
     let prims = cx.node.args.len() > 2;
-    let correction = if prims { cx.number(2, "correction", Scalar::Int(1))? } else { cx.number(9, "correction", Scalar::Int(1))? };
+    let correction = if prims {
+        cx.number(2, "correction", Scalar::Int(1))?
+    } else {
+        cx.number(9, "correction", Scalar::Int(1))?
+    };
     let d = cx.dtype(x).compute();
     if !d.is_float() {
         return decline("variance of integers");

@@ -41,7 +41,7 @@ expm1_ square special_erfcx
 fill.Scalar fill.Tensor
 narrow_copy slice_copy
 unbind_copy
-""".split()
+""".split()  # noqa: SIM905
 
 #: Taken out of torch's table: the importer or ATen does these better whole.
 _KEPT = """
@@ -68,7 +68,7 @@ mvlgamma
 split_with_sizes_copy split unsafe_split unsafe_split_with_sizes
 stack unbind
 full_like
-""".split()
+""".split()  # noqa: SIM905
 
 
 def _overloads(name: str) -> list[Any]:

@@ -1,5 +1,6 @@
 //! Imports `FxGraph` JSON files. For each path prints one line of JSON: the graph (`ok`), its text
-//! form and its fallbacks, or the error. `--lj` prints the text form alone.
+//! form and its fallbacks, or the error. `--lj` prints the text form alone; `--targets` lists every
+//! operator that has a lowering.
 #![allow(clippy::print_stdout)]
 
 use lj_import::{fx::FxGraph, import};
@@ -14,6 +15,12 @@ fn one(path: &str) -> Result<lj_import::Imported, String> {
 fn main() {
     let mut text = false;
     for path in std::env::args().skip(1) {
+        if path == "--targets" {
+            for target in lj_import::targets() {
+                println!("{target}");
+            }
+            continue;
+        }
         if path == "--lj" {
             text = true;
             continue;

@@ -4,10 +4,11 @@ Independent of the product's own capture (`lj-python`), and minimal: `graphs(mod
 returns one record per compiled graph. Run as a script it writes the fixtures.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import importlib.util
-import json
 import operator
 import pathlib
 from typing import Any

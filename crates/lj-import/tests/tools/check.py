@@ -3,9 +3,10 @@
 `python check.py [--lj DIR] [model…]`; needs `cargo build -p lj-import --example import`.
 """
 
+# ruff: noqa: E501
+
 import collections
 import json
-import pathlib
 import subprocess
 import sys
 import tempfile

@@ -7,7 +7,6 @@ import struct
 from typing import Any
 
 import torch
-
 from capture_fx import DTYPES
 
 TORCH = {v: getattr(torch, k) for k, v in DTYPES.items()}

@@ -1,5 +1,7 @@
 """Tiny models for the importer's tests: name → (constructor, inputs by keyword, mode)."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import torch

@@ -4,6 +4,8 @@ infinities, −0 and the extremes of integers, in every dtype that eager accepts
 `python ops.py [name…]`; needs `cargo build -p lj-import --example import`.
 """
 
+# ruff: noqa: B023, E501, SIM905
+
 import sys
 import warnings
 

@@ -54,6 +54,7 @@ def test_integer_division_by_zero():
     assert g(a, torch.tensor([2, 2])).tolist() == [4, -3]
 
 
+@pytest.mark.newest_torch  # AOTAutograd of torch 2.8 drops the check, for every backend.
 def test_operator_that_raises_in_aten():
     def f(x):
         return torch.linalg.cholesky(x) + 1
@@ -177,9 +178,7 @@ def test_interrupt_inside_the_native_compiler(script):
         x = torch.randn(3)
 
         def interrupted(*args):
-            # Only noted: the handler runs at the next check, which is ours, between two stages.
-            import _signal
-            signal.raise_signal(signal.SIGINT) if False else None
+            # The signal is only noted; its handler runs at our check between two stages.
             signal.setitimer(signal.ITIMER_REAL, 1e-6)
             return native(*args)
 

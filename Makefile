@@ -10,8 +10,8 @@ PYTHON := $(CURDIR)/build/venv/bin/python
 PYTHON_28 := $(CURDIR)/build/venv-28/bin/python
 # The backend under test; a stand-in such as aot_eager checks the tests themselves.
 export LJ_BACKEND ?= ljcompile
-# torch's trace logs wake up when pytest captures logging, and cost more than the tests.
-PYTEST := -m pytest -p no:logging
+# Captured logs of a failure are thousands of lines of torch's trace.
+PYTEST := -m pytest --show-capture=stderr
 PYTEST_ARGS ?=
 # What the older torch runs in `make test`.
 TESTS_28 ?= tests/models tests/ops

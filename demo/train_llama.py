@@ -116,6 +116,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo.png")
     options = parser.parse_args()
 
+    # The first step is to show a whole compilation, not what an earlier run left in the cache.
+    os.environ.setdefault("LJCOMPILE_CACHE", "0")
     torch.manual_seed(0)
     source, text = corpus()
     eager_model = build_model()

@@ -73,6 +73,22 @@ def make_thin(shared: Path, thin: Path) -> None:
         str(SITE),
     ]
     write_if_changed(site_packages(thin) / "ljcompile_tree.pth", "\n".join(lines) + "\n")
+    link_tools(shared, thin)
+
+
+def link_tools(shared: Path, thin: Path) -> None:
+    """Puts tools that are programs of their own (tlparse, ruff) beside the thin Python.
+
+    Scripts are left out: their first line names the shared Python. Run them with `python -m`.
+    """
+    for tool in (shared / "bin").iterdir():
+        link = thin / "bin" / tool.name
+        if tool.is_symlink() or not tool.is_file() or link.exists():
+            continue
+        with open(tool, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                link.unlink(missing_ok=True)
+                link.symlink_to(tool)
 
 
 def main() -> None:

@@ -14,16 +14,14 @@ pub(crate) enum Val {
     Tensor(ValueId),
     /// A Python integer.
     Int(Expr),
-    /// A Python float as a 0-d `f64` tensor.
-    Float(ValueId),
+    /// A Python float or truth value as a 0-d `f64` or `bool` tensor.
+    Number(ValueId),
     /// A run-time Python scalar: a value of [`Type::Scalar`].
     Scalar(ValueId),
     /// Several results.
     List(Vec<Val>),
     /// `None`.
     None,
-    /// Something that may exist but not be used, with the reason.
-    Unusable(&'static str),
 }
 
 /// Why a lowering gives no value.
@@ -55,8 +53,8 @@ pub(crate) enum Operand {
     Const(Scalar),
     /// A Python integer known by name.
     Sym(Expr),
-    /// A Python float as a 0-d `f64` tensor.
-    Float(ValueId),
+    /// A Python float or truth value as a 0-d `f64` or `bool` tensor.
+    Number(ValueId),
 }
 
 /// State of an import; `node` is the call being lowered.
@@ -97,7 +95,6 @@ impl<'a> Cx<'a> {
     /// The value of node `i`.
     pub fn val(&self, i: usize) -> Lowered<&Val> {
         match self.vals.get(i) {
-            Some(Val::Unusable(why)) => self.bad(*why),
             Some(v) => Ok(v),
             None => self.bad(format!("uses node {i}, which comes later or does not exist")),
         }
@@ -264,7 +261,7 @@ impl<'a> Cx<'a> {
             && let Val::Scalar(v) = self.val(*n)?
         {
             let v = *v;
-            return Ok(Some(Operand::Float(self.scalar_to_tensor(v))));
+            return Ok(Some(Operand::Number(self.scalar_to_tensor(v))));
         }
         self.as_operand(a).map(Some)
     }
@@ -280,7 +277,7 @@ impl<'a> Cx<'a> {
                     Some(i) => Operand::Const(Scalar::Int(i)),
                     None => Operand::Sym(e.clone()),
                 },
-                Val::Float(v) => Operand::Float(*v),
+                Val::Number(v) => Operand::Number(*v),
                 _ => return decline("an operand is neither a tensor nor a number"),
             },
             _ => return decline("an operand is neither a tensor nor a number"),

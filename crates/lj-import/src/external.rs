@@ -122,7 +122,7 @@ pub(crate) fn call(cx: &mut Cx<'_>, target: &str, reason: &str, effect: bool) ->
 fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
     Ok(match a {
         FxArg::Node(n) => match cx.val(*n) {
-            Ok(val) => value(cx, val, inputs)?,
+            Ok(val) => value(val, inputs),
             Err(Stop::Fail(e)) => return Err(e),
             Err(Stop::Decline(why)) => return Err(cx.error(why)),
         },
@@ -140,9 +140,9 @@ fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> 
     })
 }
 
-fn value(cx: &Cx<'_>, val: &Val, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
-    Ok(match val {
-        Val::Tensor(v) | Val::Float(v) | Val::Scalar(v) => {
+fn value(val: &Val, inputs: &mut Vec<ValueId>) -> Arg {
+    match val {
+        Val::Tensor(v) | Val::Number(v) | Val::Scalar(v) => {
             let at = inputs.iter().position(|i| i == v).unwrap_or(inputs.len());
             if at == inputs.len() {
                 inputs.push(*v);
@@ -150,10 +150,9 @@ fn value(cx: &Cx<'_>, val: &Val, inputs: &mut Vec<ValueId>) -> Result<Arg, Error
             Arg::Input(at)
         }
         Val::Int(e) => Arg::Int(e.clone()),
-        Val::List(l) => Arg::List(l.iter().map(|v| value(cx, v, inputs)).collect::<Result<_, _>>()?),
+        Val::List(l) => Arg::List(l.iter().map(|v| value(v, inputs)).collect()),
         Val::None => Arg::None,
-        Val::Unusable(why) => return Err(cx.error(*why)),
-    })
+    }
 }
 
 /// The types of the results, lists flattened.

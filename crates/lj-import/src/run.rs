@@ -198,9 +198,10 @@ fn output(cx: &mut Cx<'_>) -> Result<(), Error> {
                     cx.graph.push(Op::FullSym(e), vec![], vec![ty], cx.prov)[0]
                 }
             }
-            Val::Float(_) => return Err(cx.error("returns a Python float computed from sizes")),
+            Val::Number(_) => {
+                return Err(cx.error("returns a Python float or truth value computed from sizes"));
+            }
             Val::List(_) => return Err(cx.error("returns a list inside its list of results")),
-            Val::Unusable(why) => return Err(cx.error(why)),
         };
         cx.graph.outputs.push(v);
     }

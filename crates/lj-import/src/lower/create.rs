@@ -53,7 +53,7 @@ fn fill(cx: &mut Cx<'_>, at: usize, name: &str) -> Lowered {
             return Ok(Val::Tensor(cx.push(Op::Full(s), vec![], ty)));
         }
         Operand::Sym(e) => cx.sym(&e, ty.dtype),
-        Operand::Tensor(v) | Operand::Float(v) => cx.convert(v, ty.dtype),
+        Operand::Tensor(v) | Operand::Number(v) => cx.convert(v, ty.dtype),
     };
     let v = cx.expand(v, &ty.shape);
     Ok(Val::Tensor(cx.push(Op::Copy, vec![v], ty)))

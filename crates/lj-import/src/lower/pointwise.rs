@@ -182,8 +182,9 @@ fn rank(cx: &Cx<'_>, o: &Operand) -> (Rank, DType) {
         Operand::Tensor(v) => (if cx.rank(*v) == 0 { Rank::Scalar } else { Rank::Dims }, cx.dtype(*v)),
         Operand::Const(Scalar::Bool(_)) => (Rank::Number, DType::Bool),
         Operand::Const(Scalar::Int(_)) | Operand::Sym(_) => (Rank::Number, DType::I64),
+        Operand::Number(v) if cx.dtype(*v) == DType::Bool => (Rank::Number, DType::Bool),
         // The default dtype; that of a double default shows in the metadata instead.
-        Operand::Const(Scalar::Float(_)) | Operand::Float(_) => (Rank::Number, DType::F32),
+        Operand::Const(Scalar::Float(_)) | Operand::Number(_) => (Rank::Number, DType::F32),
     }
 }
 
@@ -212,7 +213,7 @@ fn value(cx: &mut Cx<'_>, o: &Operand, common: DType, exact: bool) -> ValueId {
             return cx.constant(s, compute);
         }
         Operand::Sym(e) => cx.sym(e, if exact { compute } else { common }),
-        Operand::Tensor(v) | Operand::Float(v) => *v,
+        Operand::Tensor(v) | Operand::Number(v) => *v,
     };
     let v = if exact { v } else { cx.convert(v, common) };
     cx.convert(v, compute)
@@ -467,7 +468,7 @@ fn choose(cx: &mut Cx<'_>, c: ValueId, a: &Operand, b: &Operand, d: DType) -> Lo
     let mut moved = |o: &Operand| match o {
         Operand::Const(s) => cx.constant(*s, d),
         Operand::Sym(e) => cx.sym(e, d),
-        Operand::Tensor(v) | Operand::Float(v) => cx.convert(*v, d),
+        Operand::Tensor(v) | Operand::Number(v) => cx.convert(*v, d),
     };
     let (x, y) = (moved(a), moved(b));
     let r = cx.pw(PwOp::Where, &[c, x, y])?;

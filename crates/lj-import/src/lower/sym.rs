@@ -1,23 +1,42 @@
 //! Python numbers computed from sizes. Integers need no nodes (their value is in the metadata);
-//! floats become 0-d `f64` tensors.
+//! floats become 0-d `f64` tensors, truth values 0-d `bool` tensors.
 
 use super::Row;
 use crate::cx::{Cx, Lowered, Operand, Val, decline};
 use crate::fx::FxMeta;
-use lj_ir::{DType, PwOp, Scalar, ValueId};
+use lj_ir::{Arg, DType, ExternCall, Op, PwOp, Scalar, Type, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
     // Checked while tracing; they say nothing about values.
     ("aten._assert_tensor_metadata.default", |_| Ok(Val::None)),
     ("aten.sym_constrain_range.default", |_| Ok(Val::None)),
     ("aten.sym_constrain_range_for_size.default", |_| Ok(Val::None)),
+    ("aten._assert_scalar.default", assert_scalar),
 ];
+
+/// A condition on sizes, such as a guard on a size that depends on data: ATen raises if it fails.
+fn assert_scalar(cx: &mut Cx<'_>) -> Lowered {
+    let condition = match cx.operand(0, "self")? {
+        Operand::Const(s) if s.as_f64() != 0.0 => return Ok(Val::None),
+        o => truth(cx, &o),
+    };
+    let message = cx.str_arg(1, "assert_msg").unwrap_or("a condition on sizes does not hold");
+    let call = ExternCall {
+        target: "aten._assert_async.msg".into(),
+        args: vec![Arg::Input(0), Arg::Str(message.into())],
+        kwargs: vec![],
+        reason: "checks a condition".into(),
+        effect: true,
+    };
+    cx.graph.push(Op::Extern(call), vec![condition], vec![Type::None], cx.prov);
+    Ok(Val::None)
+}
 
 /// `sym.KIND`: a Python operator on numbers.
 pub(super) fn python(cx: &mut Cx<'_>, kind: &str) -> Lowered {
     match cx.node.meta {
         FxMeta::SymFloat => {}
-        FxMeta::SymBool => return Ok(Val::Unusable("uses a truth value computed from sizes")),
+        FxMeta::SymBool => return condition(cx, kind),
         _ => return decline("a Python operator"),
     }
     let op = match kind.trim_start_matches("math.") {
@@ -48,16 +67,53 @@ pub(super) fn python(cx: &mut Cx<'_>, kind: &str) -> Lowered {
         Some(op) => cx.pw(op, &operands)?,
         None => operands[0],
     };
-    Ok(Val::Float(v))
+    Ok(Val::Number(v))
+}
+
+/// Comparisons and logic.
+fn condition(cx: &mut Cx<'_>, kind: &str) -> Lowered {
+    let op = match kind {
+        "eq" => PwOp::Eq,
+        "ne" => PwOp::Ne,
+        "lt" => PwOp::Lt,
+        "le" => PwOp::Le,
+        "gt" => PwOp::Gt,
+        "ge" => PwOp::Ge,
+        "and" => PwOp::And,
+        "or" => PwOp::Or,
+        "not" | "invert" => PwOp::Not,
+        _ => return decline("a Python operator on truth values"),
+    };
+    let mut operands = vec![];
+    for i in 0..op.arity() {
+        operands.push(cx.operand(i, "")?);
+    }
+    let logic = matches!(op, PwOp::And | PwOp::Or | PwOp::Not);
+    let integers = operands.iter().all(|o| matches!(o, Operand::Sym(_) | Operand::Const(Scalar::Int(_))));
+    let mut values = vec![];
+    for o in &operands {
+        values.push(match o {
+            _ if logic => truth(cx, o),
+            Operand::Sym(e) if integers => cx.sym(e, DType::I64),
+            Operand::Const(s) if integers => cx.constant(*s, DType::I64),
+            o => double(cx, o),
+        });
+    }
+    Ok(Val::Number(cx.pw(op, &values)?))
+}
+
+fn truth(cx: &mut Cx<'_>, o: &Operand) -> ValueId {
+    match o {
+        Operand::Const(s) => cx.constant(*s, DType::Bool),
+        Operand::Sym(e) => cx.sym(e, DType::Bool),
+        Operand::Tensor(v) | Operand::Number(v) => cx.convert(*v, DType::Bool),
+    }
 }
 
 fn double(cx: &mut Cx<'_>, o: &Operand) -> ValueId {
     match o {
-        Operand::Const(s) => {
-            let s: Scalar = *s;
-            cx.constant(s, DType::F64)
-        }
+        Operand::Const(s) => cx.constant(*s, DType::F64),
         Operand::Sym(e) => cx.sym(e, DType::F64),
-        Operand::Tensor(v) | Operand::Float(v) => cx.convert(*v, DType::F64),
+        Operand::Tensor(v) | Operand::Number(v) => cx.convert(*v, DType::F64),
     }
 }

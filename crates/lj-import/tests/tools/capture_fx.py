@@ -138,7 +138,9 @@ class Serializer:
                 big = 2**63 - 1
                 lo = int(r.lower) if r is not None and r.lower.is_Integer else -big
                 hi = int(r.upper) if r is not None and r.upper.is_Integer else big
-                values = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+                values = (
+                    env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+                )
                 hint = values.get(s)
                 self.syms[s.name] = {
                     "min": max(lo, -big), "max": min(hi, big),
@@ -210,7 +212,10 @@ class Serializer:
             elif t is operator.getitem:
                 target, effect = "_operator.getitem", False
             else:
-                target, effect = "sym." + getattr(t, "__name__", str(t)).removeprefix("sym_"), False
+                target, effect = (
+                    "sym." + getattr(t, "__name__", str(t)).removeprefix("sym_").rstrip("_"),
+                    False,
+                )
             kind = {"Call": {"target": target, "effect": effect}}
         line = None
         if trace := n.meta.get("stack_trace"):

@@ -17,7 +17,7 @@ def main():
     folder = capture_fx.ROOT / "crates" / "lj-import" / "tests" / "fixtures"
     folder.mkdir(exist_ok=True)
     for case in CASES:
-        model, train, dtype, dynamic = case
+        model, _, dtype, dynamic = case
         for name, fx, _ in survey.capture(*case):
             short = "bf16" if dtype == torch.bfloat16 else "f32"
             stem = f"{model}_{name}_{short}{'_dynamic' if dynamic else ''}"

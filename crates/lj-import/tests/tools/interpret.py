@@ -3,6 +3,7 @@ the importer's output is compared with eager by."""
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import Any
 
@@ -10,6 +11,14 @@ import torch
 from capture_fx import DTYPES
 
 TORCH = {v: getattr(torch, k) for k, v in DTYPES.items()}
+
+
+BINARY = {
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "Min": min,
+    "Max": max,
+}
 
 
 def expr(e: Any, env: dict) -> int:
@@ -24,8 +33,7 @@ def expr(e: Any, env: dict) -> int:
                 p *= env[v]
                 continue
             a, b = (expr(x, env) for x in v)
-            p *= {"FloorDiv": lambda: a // b, "Mod": lambda: a % b, "Min": lambda: min(a, b),
-                  "Max": lambda: max(a, b)}[kind]()  # fmt: skip
+            p *= BINARY[kind](a, b)
         total += p
     return total
 
@@ -66,33 +74,35 @@ class Interpreter:
         self.g = graph
         self.objects = objects
 
-    def bind(self, args: list) -> dict:
-        env: dict = {}
-        for v, a in zip(self.g["inputs"], args, strict=True):
+    def bind(self, values: list, results: list, env: dict) -> None:
+        """Learns the symbols that are sizes of `results` or integers among them."""
+        for v, a in zip(values, results, strict=True):
             ty = self.g["values"][v]["ty"]
-            if ty == "None":
-                continue
-            ((kind, t),) = ty.items()
-            pairs = [(t, a)] if kind == "SymInt" else []
-            if kind == "Tensor":
+            pairs: list = []
+            if isinstance(ty, dict) and "SymInt" in ty:
+                pairs = [(ty["SymInt"], a)]
+            elif isinstance(ty, dict) and "Tensor" in ty:
+                t = ty["Tensor"]
                 assert a.dtype == TORCH[t["dtype"]], (a.dtype, t)
-                pairs = list(zip(t["shape"], a.shape)) + list(zip(t["strides"], a.stride()))
+                pairs = [*zip(t["shape"], a.shape), *zip(t["strides"], a.stride())]
             for e, n in pairs:
                 terms = e.get("Sum", [])
                 if len(terms) == 1 and len(terms[0]["factors"]) == 1 and terms[0]["coef"] == 1:
                     ((k, s),) = terms[0]["factors"][0].items()
                     if k == "Sym":
                         env.setdefault(s, int(n))
-        return env
 
     def run(self, *args: Any) -> tuple[list, list]:
         """The outputs and the new contents of mutated inputs `[(input position, value)]`."""
-        env = self.bind(list(args))
+        env: dict = {}
+        self.bind(self.g["inputs"], list(args), env)
         vals: dict = {}
         for node in self.g["nodes"]:
             ins = [vals[v] for v in node["inputs"]]
             types = [self.g["values"][v]["ty"] for v in node["outputs"]]
             outs = self.node(node["op"], ins, types, env, args)
+            if "Extern" in node["op"]:
+                self.bind(node["outputs"], outs, env)
             for v, ty, o in zip(node["outputs"], types, outs, strict=True):
                 if isinstance(ty, dict) and "Tensor" in ty:
                     t = ty["Tensor"]

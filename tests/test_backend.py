@@ -1,13 +1,13 @@
 """The backend as a user meets it: by name, its options, its calling modes, its cache."""
 
 import os
+import pathlib
 import threading
 
+import ljcompile
 import pytest
 import torch
 from torch import nn
-
-import ljcompile
 
 
 def compiled(fn, **kwargs):
@@ -89,7 +89,7 @@ def test_wrong_options_are_errors(options, error, words):
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
     text = str(caught.value)
-    assert words in text and error.__name__ in text or any(isinstance(e, error) for e in chain), (
+    assert (words in text and error.__name__ in text) or any(isinstance(e, error) for e in chain), (
         text
     )
     assert words in text
@@ -363,9 +363,8 @@ def test_damaged_cache_entries_are_rewritten(damage, tmp_path):
     files = entries(tmp_path / "shared")
     assert files
     for path in files:
-        data = open(path, "rb").read()
-        with open(path, "wb") as out:
-            out.write(damage[1](data))
+        data = pathlib.Path(path).read_bytes()
+        pathlib.Path(path).write_bytes(damage[1](data))
     for expected in ("miss", "hit"):
         torch._dynamo.reset()
         same(run(), f(x))

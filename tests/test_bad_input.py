@@ -7,11 +7,10 @@ import threading
 import time
 import warnings
 
+import ljcompile
 import pytest
 import torch
 from torch import nn
-
-import ljcompile
 
 
 def compiled(fn, **kwargs):
@@ -27,9 +26,9 @@ def test_index_out_of_range():
     good = torch.tensor([0, 4, -5])
     assert torch.equal(g(x, good), f(x, good))
     for bad in ([0, 5, 1], [-6, 0, 0]):
-        with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
             f(x, torch.tensor(bad))
-        with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)") as caught:
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)") as caught:
             g(x, torch.tensor(bad))
         assert "test_bad_input.py" in str(caught.value) or getattr(caught.value, "__notes__", None)
         assert torch.equal(g(x, good), f(x, good))
@@ -65,7 +64,7 @@ def test_operator_that_raises_in_aten():
     with pytest.raises(torch.linalg.LinAlgError):
         f(-eye)
     # torch's own type where Python raised it; a RuntimeError (its base class) from the C interface.
-    with pytest.raises(RuntimeError, match="(?i)cholesky"):
+    with pytest.raises(RuntimeError, match=r"(?i)cholesky"):
         g(-eye)
     assert torch.allclose(g(eye), f(eye))
 
@@ -93,7 +92,7 @@ def test_custom_operator_that_raises():
 def test_shape_mismatch_at_run_time():
     g = compiled(lambda a, b: a + b, dynamic=True)
     assert g(torch.ones(4), torch.ones(4)).sum() == 8
-    with pytest.raises(Exception, match="(?i)size|shape|broadcast"):
+    with pytest.raises(Exception, match=r"(?i)size|shape|broadcast"):
         g(torch.ones(4), torch.ones(5))
     assert g(torch.ones(6), torch.ones(6)).sum() == 12
 

@@ -7,11 +7,10 @@ import subprocess
 import sys
 import time
 
+import ljcompile
 import pytest
 import torch
 from torch import nn
-
-import ljcompile
 
 
 def test_explain_names_graphs_breaks_fallbacks_and_times(capsys):
@@ -121,6 +120,9 @@ def test_slow_compilations_say_where_they_are(monkeypatch, caplog):
 
     monkeypatch.setattr(compiler, "PROGRESS_AFTER", 0.05)
     progress = compiler._native.Progress()
-    with caplog.at_level("WARNING", logger="ljcompile"), compiler._reporting("forward", 7, progress):
+    with (
+        caplog.at_level("WARNING", logger="ljcompile"),
+        compiler._reporting("forward", 7, progress),
+    ):
         time.sleep(0.3)
     assert any("compiling a forward graph of 7 nodes" in m for m in caplog.messages)

@@ -105,7 +105,8 @@ def test_accelerate_keeps_its_own_names(script):
         from accelerate.utils import DynamoBackend
         assert DynamoBackend("INDUCTOR") is DynamoBackend.INDUCTOR
         assert DynamoBackend("LJCOMPILE").value == "LJCOMPILE"
-        assert DynamoBackend.list()[-1] == "LJCOMPILE" and len(set(DynamoBackend)) == len(DynamoBackend.list())
+        assert DynamoBackend.list()[-1] == "LJCOMPILE"
+        assert len(set(DynamoBackend)) == len(DynamoBackend.list())
         try:
             DynamoBackend("NONSENSE")
         except ValueError as e:

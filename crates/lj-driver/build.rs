@@ -4,9 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that decide what a graph compiles to.
-const CRATES: [&str; 7] = [
-    "lj-ir", "lj-import", "lj-stitch", "lj-rewrite", "lj-schedule", "lj-codegen", "lj-driver",
-];
+const CRATES: [&str; 7] =
+    ["lj-ir", "lj-import", "lj-stitch", "lj-rewrite", "lj-schedule", "lj-codegen", "lj-driver"];
 
 fn main() {
     let mut files = vec![];

@@ -36,6 +36,7 @@ def ljcompile(
     Raises:
         ValueError: for an unknown mode or option; names the near ones.
         TypeError: for an option of the wrong type.
+
     """
     check_mode(mode)
     parsed = Options.parse(options)

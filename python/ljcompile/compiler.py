@@ -55,6 +55,7 @@ def compile_graph(
 
     Raises:
         CompileError: in strict mode, if a stage fails.
+
     """
     _check_devices(example_inputs)
     tracing = _tracing()
@@ -98,7 +99,10 @@ def _settings(options: Options) -> str:
 
 
 def _tracing() -> bool:
-    """Whether ``TORCH_TRACE`` is on. (A handler alone says little: pytest adds its own.)"""
+    """Whether ``TORCH_TRACE`` is on.
+
+    A handler alone says little: pytest adds its own.
+    """
     handlers = torch._logging._internal.trace_log.handlers
     return any(getattr(handler, "root_dir", None) for handler in handlers)
 

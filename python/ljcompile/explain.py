@@ -1,4 +1,4 @@
-"""``ljcompile.explain(fn)(*args)``: what was captured, why it broke, what runs where, what it cost."""
+"""``ljcompile.explain(fn)(*args)``: what was captured, why it broke, what runs where, its cost."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Rep
         A function of the arguments of `fn` that runs it, prints a `Report` and returns it. If the
         result needs gradients, call ``report.result`` backwards before compiling something else
         and read ``ljcompile.records`` for the backward graph.
+
     """
 
     # Not `wraps`: a module's attributes must not end up on the function.

@@ -54,6 +54,7 @@ class Options:
         Raises:
             ValueError: for an unknown key; names the near ones.
             TypeError: for a value of the wrong type, or options that are no mapping.
+
         """
         if options is None:
             return cls()

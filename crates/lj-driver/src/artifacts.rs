@@ -15,11 +15,7 @@ pub struct Artifacts {
 impl Artifacts {
     /// Opens the dump folder if there is to be one. If it cannot be made that is a warning.
     pub fn new(request: &Request<'_>, options: &CompileOptions) -> Artifacts {
-        let mut out = Artifacts {
-            kept: request.want_artifacts.then(Vec::new),
-            dump: None,
-            warnings: vec![],
-        };
+        let mut out = Artifacts { kept: request.want_artifacts.then(Vec::new), dump: None, warnings: vec![] };
         if let Some(dir) = &options.dump {
             match Dump::create(dir, request.compile_id, &request.fx.name) {
                 Ok(d) => out.dump = Some(d),

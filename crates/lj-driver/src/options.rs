@@ -7,6 +7,7 @@ use std::path::PathBuf;
 /// names and types for the user; the fields of the two must agree.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools)] // independent switches of the user
 pub struct CompileOptions {
     /// A fault in a stage is an error instead of a fallback.
     pub strict: bool,
@@ -38,6 +39,9 @@ impl CompileOptions {
 
     /// The part of the options that results depend on, as text for the cache key.
     pub fn key(&self) -> String {
-        format!("rewrite={} rounding={} node_limit={} torch={}", self.rewrite, self.rounding, self.node_limit, self.torch)
+        format!(
+            "rewrite={} rounding={} node_limit={} torch={}",
+            self.rewrite, self.rounding, self.node_limit, self.torch
+        )
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::artifacts::{self, Artifacts};
 use crate::guard::guard;
-use crate::{Compiled, CompileOptions, Error, Fault, Observer, Report, Request, entry};
+use crate::{CompileOptions, Compiled, Error, Fault, Observer, Report, Request, entry};
 use lj_dump::Stage;
 use lj_ir::Graph;
 use lj_runtime::{KernelObject, Plan};
@@ -61,31 +61,28 @@ impl<'a> Pipeline<'a> {
         };
         // A cached entry has no texts of the stages: whoever wants them compiles.
         let cached = match &store {
-            Some(store) if !self.artifacts.wanted() => self.timed("load", |_| {
-                store.load(&key).and_then(|bytes| entry::unpack(&bytes, fx))
-            })?,
+            Some(store) if !self.artifacts.wanted() => {
+                self.timed("load", |_| store.load(&key).and_then(|bytes| entry::unpack(&bytes, fx)))?
+            }
             _ => None,
         };
         let mut warnings = vec![];
         let linked = cached.and_then(|code| self.link(code).ok());
-        let plan = match linked {
-            Some(plan) => {
-                self.report.cache = "hit".into();
-                plan
-            }
-            None => {
-                let code = self.compile(&target)?;
-                if let Some(store) = &store {
-                    self.report.cache = "miss".into();
-                    let stored = self.timed("store", |_| {
-                        entry::pack(&code.0, &code.1).map(|bytes| store.store(&key, &bytes))
-                    })?;
-                    if let Some(Err(e)) = stored {
-                        warnings.push(("cache", e.to_string()));
-                    }
+        let plan = if let Some(plan) = linked {
+            self.report.cache = "hit".into();
+            plan
+        } else {
+            let code = self.compile(&target)?;
+            if let Some(store) = &store {
+                self.report.cache = "miss".into();
+                let stored = self.timed("store", |_| {
+                    entry::pack(&code.0, &code.1).map(|bytes| store.store(&key, &bytes))
+                })?;
+                if let Some(Err(e)) = stored {
+                    warnings.push(("cache", e.to_string()));
                 }
-                self.link(code)?
             }
+            self.link(code)?
         };
         self.report.count(plan.program());
         self.artifacts.add(Stage::Schedule, "", || plan.program().schedule_text());

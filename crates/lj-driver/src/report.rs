@@ -64,9 +64,7 @@ impl Report {
     /// Counts of the FX graph.
     pub fn new(fx: &FxGraph) -> Report {
         let op = |n: &&FxNode| match &n.kind {
-            FxKind::Call { target, .. } => {
-                target != "_operator.getitem" && !target.starts_with("sym.")
-            }
+            FxKind::Call { target, .. } => target != "_operator.getitem" && !target.starts_with("sym."),
             _ => false,
         };
         Report {

@@ -59,7 +59,12 @@ impl Objects {
         Ok(out)
     }
 
-    fn arg<'py>(&self, py: Python<'py>, request: &ExternRequest<'_>, arg: &Arg) -> PyResult<Bound<'py, PyAny>> {
+    fn arg<'py>(
+        &self,
+        py: Python<'py>,
+        request: &ExternRequest<'_>,
+        arg: &Arg,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let torch = |name: &str| py.import("torch")?.getattr(name);
         Ok(match arg {
             Arg::Input(i) => match request.operands.get(*i) {
@@ -96,9 +101,8 @@ impl Objects {
 }
 
 fn eval(request: &ExternRequest<'_>, e: &Expr) -> PyResult<i64> {
-    (request.eval)(e).ok_or_else(|| {
-        PyRuntimeError::new_err(format!("{}: the size {e} has no value", request.call.target))
-    })
+    (request.eval)(e)
+        .ok_or_else(|| PyRuntimeError::new_err(format!("{}: the size {e} has no value", request.call.target)))
 }
 
 /// `aten.add.Tensor` → `torch.ops.aten.add.Tensor`, for calls that FX did not have.

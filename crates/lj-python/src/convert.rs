@@ -72,13 +72,13 @@ fn capsules(py: Python<'_>, tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Tensor
 }
 
 /// The Python object of a tensor.
-pub fn tensor<'py>(py: Python<'py>, handle: TensorHandle) -> PyResult<Bound<'py, PyAny>> {
+pub fn tensor(py: Python<'_>, handle: TensorHandle) -> PyResult<Bound<'_, PyAny>> {
     let mut made = tensors(py, vec![handle])?;
     made.pop().ok_or_else(|| runtime("torch made no tensor"))
 }
 
 /// The Python objects of tensors.
-pub fn tensors<'py>(py: Python<'py>, handles: Vec<TensorHandle>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+pub fn tensors(py: Python<'_>, handles: Vec<TensorHandle>) -> PyResult<Vec<Bound<'_, PyAny>>> {
     let mut out = Vec::with_capacity(handles.len());
     let mut rest = handles.into_iter();
     while let Some(handle) = rest.next() {
@@ -95,10 +95,7 @@ pub fn tensors<'py>(py: Python<'py>, handles: Vec<TensorHandle>) -> PyResult<Vec
 
 /// Before torch 2.14: by way of capsules, all in one call. (The function for a single one does not
 /// take its handle over: it leaks the tensor.)
-fn steal<'py>(
-    py: Python<'py>,
-    handles: impl Iterator<Item = TensorHandle>,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
+fn steal(py: Python<'_>, handles: impl Iterator<Item = TensorHandle>) -> PyResult<Vec<Bound<'_, PyAny>>> {
     let capsules = PyList::empty(py);
     for handle in handles {
         let raw = handle.into_raw().map_err(runtime)?;
@@ -113,9 +110,8 @@ fn steal<'py>(
 
 fn aoti(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static AOTI: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
-    let module = AOTI.get_or_try_init(py, || {
-        PyResult::Ok(py.import("torch._C")?.getattr("_aoti")?.unbind())
-    })?;
+    let module =
+        AOTI.get_or_try_init(py, || PyResult::Ok(py.import("torch._C")?.getattr("_aoti")?.unbind()))?;
     Ok(module.bind(py).clone())
 }
 

@@ -44,7 +44,9 @@ impl Observer for Watch<'_> {
         if let Ok(mut s) = self.progress.stage.lock() {
             *s = stage;
         }
-        match Python::attach(|py| py.check_signals()) {
+        #[allow(clippy::redundant_closure_for_method_calls)] // the method's lifetime is too narrow
+        let signals = Python::attach(|py| py.check_signals());
+        match signals {
             Ok(()) => true,
             Err(e) => {
                 if let Ok(mut slot) = self.interrupt.lock() {
@@ -110,6 +112,7 @@ impl CompiledGraph {
 /// `settings` is the JSON of the options; `text` the graph as FX prints it, if somebody wants
 /// artifacts; `keep` whether `take_artifacts` is going to be called.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // positional, from one place
 pub fn compile(
     py: Python<'_>,
     gm: &Bound<'_, PyAny>,

@@ -23,7 +23,7 @@ impl<'py> Symbols<'py> {
         Symbols { memo: PyDict::new(py), exprs: vec![], syms: BTreeMap::new() }
     }
 
-    /// A Python int or SymInt.
+    /// A Python int or `SymInt`.
     pub fn int(&mut self, x: &Bound<'py, PyAny>) -> PyResult<Expr> {
         if x.is_exact_instance_of::<PyInt>() {
             return Ok(Expr::int(x.extract()?));

@@ -225,9 +225,7 @@ impl<'py> Walk<'py> {
             return Ok(FxArg::Str(s.to_str()?.into()));
         }
         if x.is_instance_of::<PyList>() || x.is_instance_of::<PyTuple>() {
-            return Ok(FxArg::List(
-                x.try_iter()?.map(|i| self.arg(&i?)).collect::<PyResult<_>>()?,
-            ));
+            return Ok(FxArg::List(x.try_iter()?.map(|i| self.arg(&i?)).collect::<PyResult<_>>()?));
         }
         if is(x, &t.dtype) {
             return Ok(torch::dtype(x)?.map_or_else(|| self.object(x), FxArg::DType));
@@ -279,9 +277,7 @@ impl<'py> Walk<'py> {
             return Ok(FxMeta::SymFloat);
         }
         if v.is_instance_of::<PyList>() || v.is_instance_of::<PyTuple>() {
-            return Ok(FxMeta::List(
-                v.try_iter()?.map(|i| self.meta(&i?)).collect::<PyResult<_>>()?,
-            ));
+            return Ok(FxMeta::List(v.try_iter()?.map(|i| self.meta(&i?)).collect::<PyResult<_>>()?));
         }
         Ok(FxMeta::Other(torch::type_name(v)))
     }
@@ -316,12 +312,7 @@ impl<'py> Walk<'py> {
         let mut list = |x: &Bound<'py, PyAny>| -> PyResult<Vec<lj_ir::Expr>> {
             x.cast::<PyTuple>()?.iter().map(|e| self.symbols.int(&e)).collect()
         };
-        Ok(FxMeta::Tensor(TensorType {
-            dtype: dt,
-            device,
-            shape: list(&shape)?,
-            strides: list(&strides)?,
-        }))
+        Ok(FxMeta::Tensor(TensorType { dtype: dt, device, shape: list(&shape)?, strides: list(&strides)? }))
     }
 
     /// The innermost frame of the node's stack trace that is not torch's own.

@@ -6,6 +6,7 @@ after its first use, for accelerate's module with the closed enum of Dynamo back
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.util
 import sys
@@ -31,10 +32,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             # The loader object belongs to this spec alone. One that refuses the attribute leaves
             # accelerate as it is.
-            try:
+            with contextlib.suppress(AttributeError):
                 spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-            except AttributeError:
-                pass
         return spec
 
 

@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Converts sympy trees and collects what is known of their symbols.
 pub struct Symbols<'py> {
@@ -96,9 +97,8 @@ impl<'py> Symbols<'py> {
         let py = tree.py();
         let name: String = tree.getattr(intern!(py, "name"))?.extract()?;
         let sym = Sym::new(&name);
-        if !self.syms.contains_key(&sym) {
-            let info = info(tree, env)?;
-            self.syms.insert(sym, info);
+        if let Entry::Vacant(slot) = self.syms.entry(sym) {
+            slot.insert(info(tree, env)?);
         }
         Ok(Expr::sym(&name))
     }

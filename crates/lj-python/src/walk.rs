@@ -50,7 +50,7 @@ const EFFECTFUL_NAMESPACES: [&str; 6] =
 const WITH_EFFECTS: &str = "higher_order.with_effects";
 
 /// Walks `gm`; `name` is `forward`, `backward` or `inference`.
-pub fn walk<'py>(gm: &Bound<'py, PyAny>, name: &str) -> PyResult<Walked> {
+pub fn walk(gm: &Bound<'_, PyAny>, name: &str) -> PyResult<Walked> {
     let py = gm.py();
     let mut w = Walk {
         py,
@@ -216,7 +216,7 @@ impl<'py> Walk<'py> {
         }
         if x.is_exact_instance_of::<PyInt>() {
             // An integer beyond 64 bits (a mask written as u64) is left to Python.
-            return Ok(x.extract().map(FxArg::Int).unwrap_or_else(|_| self.object(x)));
+            return Ok(x.extract().map_or_else(|_| self.object(x), FxArg::Int));
         }
         if x.is_exact_instance_of::<PyFloat>() {
             return Ok(FxArg::Float(x.extract()?));
@@ -297,10 +297,8 @@ impl<'py> Walk<'py> {
         }
         let dtype = v.getattr(intern!(py, "dtype"))?;
         // `FakeTensor.device` goes through a dispatch; its field does not.
-        let device = match fake {
-            true => v.getattr(intern!(py, "fake_device"))?,
-            false => v.getattr(intern!(py, "device"))?,
-        };
+        let device =
+            if fake { v.getattr(intern!(py, "fake_device"))? } else { v.getattr(intern!(py, "device"))? };
         let Some(dt) = torch::dtype(&dtype)? else {
             return Ok(FxMeta::Other(format!("tensor of dtype {dtype}")));
         };

@@ -392,9 +392,11 @@ fn pow(cx: &mut Cx<'_>) -> Lowered {
         cx.expand(one, &shape)
     } else if e == 1.0 {
         x
-    } else if e == 2.0 || e == 3.0 {
-        let square = cx.pw(PwOp::Mul, &[x, x])?;
-        if e == 2.0 { square } else { cx.pw(PwOp::Mul, &[square, x])? }
+    } else if e == 2.0 {
+        cx.pw(PwOp::Mul, &[x, x])?
+    } else if e == 3.0 {
+        let square = squared(cx, x, d)?;
+        cx.pw(PwOp::Mul, &[square, x])?
     } else if e.abs() == 0.5 && d == DType::F16 {
         // ATen has no short cut here: pow(−∞, 0.5) is ∞ where the root is NaN.
         let k = cx.constant(Scalar::float(e), d.compute());
@@ -406,13 +408,23 @@ fn pow(cx: &mut Cx<'_>) -> Lowered {
     } else if e == -1.0 {
         cx.pw(PwOp::Reciprocal, &[x])?
     } else if e == -2.0 {
-        let square = cx.pw(PwOp::Mul, &[x, x])?;
+        let square = squared(cx, x, d)?;
         cx.pw(PwOp::Reciprocal, &[square])?
     } else {
-        let k = cx.constant(Scalar::float(e), d.compute());
+        let k = cx.constant(Scalar::float(e).cast(d), d.compute());
         cx.pw(PwOp::Pow, &[x, k])?
     };
     cx.done(r)
+}
+
+/// x² as a step of a power: ATen's `bfloat16` vectors round after every product.
+fn squared(cx: &mut Cx<'_>, x: ValueId, d: DType) -> Lowered<ValueId> {
+    let square = cx.pw(PwOp::Mul, &[x, x])?;
+    if d != DType::BF16 {
+        return Ok(square);
+    }
+    let rounded = cx.convert(square, d);
+    Ok(cx.convert(rounded, d.compute()))
 }
 
 // ---- selection ----
@@ -540,16 +552,14 @@ fn threshold_backward(cx: &mut Cx<'_>) -> Lowered {
     choose(cx, below, &Operand::Const(Scalar::Int(0)), &g, d)
 }
 
-/// `grad × (mask × scale)`, each product rounded as ATen does.
+/// `grad × mask × scale`; the first product is exact, so that one rounding is left.
 fn dropout_backward(cx: &mut Cx<'_>) -> Lowered {
     let (g, mask) = (cx.tensor(0, "grad_output")?, cx.tensor(1, "mask")?);
     let scale = cx.operand(2, "scale")?;
     let d = cx.dtype(g);
-    let kept = cx.convert(mask, d.compute());
+    let (g, kept) = (cx.convert(g, d.compute()), cx.convert(mask, d.compute()));
     let scale = value(cx, &scale, d, true);
-    let factor = cx.pw(PwOp::Mul, &[kept, scale])?;
-    let factor = cx.convert(factor, d);
-    let (g, factor) = (cx.convert(g, d.compute()), cx.convert(factor, d.compute()));
-    let r = cx.pw(PwOp::Mul, &[g, factor])?;
+    let kept = cx.pw(PwOp::Mul, &[g, kept])?;
+    let r = cx.pw(PwOp::Mul, &[kept, scale])?;
     cx.done(r)
 }

@@ -76,7 +76,7 @@ def unary():
         yield f"pow {e}", (lambda e: lambda x: x**e)(e), ALL
     yield "2**x", lambda x: 2.0**x, FLOATS
     for s in (0.1, 3, True, -7):
-        for n in "add sub mul div floor_divide remainder fmod eq lt ge rsub".split():
+        for n in "dropout pow add sub mul div floor_divide remainder fmod eq lt ge rsub".split():
             yield f"{n} {s}", (lambda n, s: lambda x: getattr(torch, n)(x, s))(n, s), ALL
         yield f"{s} - x", (lambda s: lambda x: s - x)(s), ALL
         yield f"{s} / x", (lambda s: lambda x: s / x)(s), ALL
@@ -92,7 +92,7 @@ def unary():
 
 
 def binary():
-    for n in """add sub mul div floor_divide remainder fmod maximum minimum fmax fmin atan2 hypot copysign pow eq ne lt le
+    for n in """dropout pow add sub mul div floor_divide remainder fmod maximum minimum fmax fmin atan2 hypot copysign pow eq ne lt le
         gt ge bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift logical_and logical_or
         logical_xor true_divide logaddexp heaviside""".split():
         yield n, (lambda n: lambda x, y: getattr(torch, n)(x, y))(n)
@@ -235,6 +235,11 @@ def moves():
         lambda x: F.cross_entropy(x, torch.tensor([1, 2, -100, 0, 11, 5]), reduction="none"),
         FLOATS,
     )
+    yield (
+        "dropout grad",
+        lambda x: torch.ops.aten.native_dropout_backward(x, x > 0.3, 1 / 0.9),
+        FLOATS,
+    )
     yield "mm", lambda x: (x @ x.t(), torch.addmm(x[:, :6], x, x.t(), beta=0.5, alpha=2)), FLOATS
     yield "cumsum", lambda x: x.cumsum(0), ALL
     yield (
@@ -245,7 +250,7 @@ def moves():
 
 
 #: Correctly rounded, so that 16-bit results must be equal.
-EXACT = "add sub mul div floor_divide remainder fmod rsub true_divide alpha trunc floor 0d clamp where to 0.1 3 -7".split()
+EXACT = "dropout pow add sub mul div floor_divide remainder fmod rsub true_divide alpha trunc floor 0d clamp where to 0.1 3 -7".split()
 
 
 class Runner:

@@ -72,7 +72,7 @@ def run_batch(names: list[str], timeout: float) -> list[dict[str, str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # No cache: each program is compiled once, and an entry must not hide a change of the compiler.
+        # No cache: each program is compiled once, and writing entries takes time.
         env={"OMP_NUM_THREADS": "2", "LJCOMPILE_CACHE": "0", **os.environ},
     )
     lines: queue.Queue[str | None] = queue.Queue()

@@ -1,6 +1,7 @@
 //! The forms with partial results: columns (a partial row per chunk of rows) and split (pieces of
 //! long rows), each with the nest that combines them.
 
+use super::rows::Row;
 use super::{Lowered, Lowering, Member, decode, linear_of, open_axes, open_axes_from};
 use crate::axes::{Axis, Uses};
 use crate::emit::{Emitter, FinishedNest, Known, Memory};
@@ -25,7 +26,7 @@ impl Lowering<'_, '_> {
     ) -> Result<Lowered, Error> {
         let order = uses.order(outer, false, self.facts);
         let outer = uses.merge(&order, &self.group.space, self.facts);
-        let order = uses.order(inner, false, self.facts);
+        let order = self.inner_order(uses, inner);
         let mut inner = uses.merge(&order, &self.group.space, self.facts);
         if inner.is_empty() {
             inner.push(Axis { dim: usize::MAX, extent: Expr::ONE });
@@ -58,7 +59,11 @@ impl Lowering<'_, '_> {
         em.declare(&Sym::new("i9"), rows.clone());
         decode(&mut em, &outer, &Expr::sym("i9"));
         em.open(Sym::new("i9"), begin.clone(), rows.minimum(&(&begin + &per)), false, vec![]);
-        self.levels(&mut em, members, &inner, true, Some(&place))?;
+        self.levels(
+            &mut em,
+            members,
+            &Row { inner: &inner, vector: true, partial: Some(&place), lane: None },
+        )?;
         let first = em.finish_nest(Sym::new("p"), chunks.clone());
         let mut nests = vec![first];
         nests.push(self.combine_columns(&cols, &inner, &chunks, &row_len, &linear));

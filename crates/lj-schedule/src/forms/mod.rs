@@ -169,6 +169,9 @@ impl<'a> Lowering<'a, '_> {
         let mut em = self.emitter(members);
         for m in members {
             let r = self.evaluate(&mut em, m)?;
+            if m.item.reduce.as_ref().is_some_and(|(op, _)| op.is_arg()) {
+                rows::position(&mut em, m);
+            }
             match m.role {
                 Role::Row | Role::Outer => {
                     em.known.insert(m.item.value, Known::Reg(r));
@@ -219,9 +222,20 @@ impl<'a> Lowering<'a, '_> {
         }
     }
 
+    /// Order of loops over the reduced dims. The first of equal elements is the first that a loop
+    /// comes to, so where positions are asked for they must ascend.
+    fn inner_order(&self, uses: &Uses, inner: &[usize]) -> Vec<usize> {
+        let positions = self
+            .group
+            .items
+            .iter()
+            .any(|&i| self.items[i].reduce.as_ref().is_some_and(|(op, _)| op.is_arg()));
+        if positions { inner.to_vec() } else { uses.order(inner, false, self.facts) }
+    }
+
     /// Axes of the reduced dims, at least one.
     fn inner_axes(&self, uses: &mut Uses, inner: &[usize]) -> Vec<Axis> {
-        let order = uses.order(inner, false, self.facts);
+        let order = self.inner_order(uses, inner);
         let mut axes = uses.merge(&order, &self.group.space, self.facts);
         if axes.is_empty() {
             let d = self.group.rows.as_ref().and_then(|r| r.iter().position(|x| *x)).unwrap_or(usize::MAX);

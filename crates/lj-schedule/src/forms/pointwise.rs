@@ -1,5 +1,6 @@
 //! The pointwise form, and its tiled variant for transposing copies.
 
+use super::rows::Row;
 use super::{BLOCK, Lowering, Member, decode};
 use crate::axes::{Axis, Uses};
 use crate::emit::{Emitter, FinishedNest};
@@ -21,7 +22,7 @@ impl<'a> Lowering<'a, '_> {
         let p = Sym::new("p");
         let pe = Expr::sym("p");
         let Some((last, lead)) = axes.split_last() else {
-            self.level(&mut em, members, 0, &[], None)?;
+            self.level(&mut em, members, 0, &[], &Row::default())?;
             return Ok(em.finish_nest(p, Expr::ONE));
         };
         let var = Expr::sym("i0");
@@ -64,7 +65,7 @@ impl<'a> Lowering<'a, '_> {
         em.declare(&Sym::new("i0"), last.extent.clone());
         em.place_var(space_var(last.dim), var);
         em.open(Sym::new("i0"), begin, end, true, vec![]);
-        self.level(&mut em, members, 0, &[], None)?;
+        self.level(&mut em, members, 0, &[], &Row::default())?;
         Ok(em.finish_nest(p, extent))
     }
 
@@ -95,7 +96,7 @@ impl<'a> Lowering<'a, '_> {
         em.declare(&Sym::new("i0"), last.extent.clone());
         em.place_var(space_var(last.dim), Expr::sym("i0"));
         em.open(Sym::new("i0"), begin.clone(), last.extent.minimum(&(&begin + &tile_along)), true, vec![]);
-        self.level(&mut em, members, 0, &[], None)?;
+        self.level(&mut em, members, 0, &[], &Row::default())?;
         Ok(em.finish_nest(p, extent))
     }
 }

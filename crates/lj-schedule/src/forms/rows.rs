@@ -9,6 +9,20 @@ use crate::fuse::{Role, space_var};
 use crate::loopnest::{Acc, Mem, Reg};
 use lj_ir::{DType, Expr, Sym, ValueId};
 
+/// How the loops over a row run.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Row<'e> {
+    /// Axes of the reduced dims.
+    pub inner: &'e [Axis],
+    /// Whether the innermost of them runs in lanes.
+    pub vector: bool,
+    /// Where the partial result of a column reduction lies, if there are any.
+    pub partial: Option<&'e Expr>,
+    /// If lanes run across rows: number of the row among the [`COLUMN_BLOCK`] of its block. Each of
+    /// them needs private memory of its own.
+    pub lane: Option<&'e Expr>,
+}
+
 impl<'a> Lowering<'a, '_> {
     pub(super) fn rows(
         &self,
@@ -25,7 +39,7 @@ impl<'a> Lowering<'a, '_> {
         let extent = Expr::product(outer.iter().map(|a| &a.extent));
         em.declare(&Sym::new("p"), extent.clone());
         decode(&mut em, &outer, &Expr::sym("p"));
-        self.levels(&mut em, members, &inner, true, None)?;
+        self.levels(&mut em, members, &Row { inner: &inner, vector: true, partial: None, lane: None })?;
         Ok(em.finish_nest(Sym::new("p"), extent))
     }
 
@@ -53,8 +67,13 @@ impl<'a> Lowering<'a, '_> {
         em.declare(&Sym::new("i0"), last.extent.clone());
         em.place_var(space_var(last.dim), Expr::sym("i0"));
         let end = last.extent.minimum(&(&begin + &Expr::int(COLUMN_BLOCK)));
-        em.open(Sym::new("i0"), begin, end, true, vec![]);
-        self.levels(&mut em, members, &inner, false, None)?;
+        em.open(Sym::new("i0"), begin.clone(), end, true, vec![]);
+        let lane = Expr::sym(space_var(last.dim).name()) - &begin;
+        self.levels(
+            &mut em,
+            members,
+            &Row { inner: &inner, vector: false, partial: None, lane: Some(&lane) },
+        )?;
         Ok(em.finish_nest(Sym::new("p"), extent))
     }
 
@@ -63,13 +82,9 @@ impl<'a> Lowering<'a, '_> {
         &self,
         em: &mut Emitter<'a, '_>,
         members: &[Member],
-        inner: &[Axis],
-        vector: bool,
-        partial: Option<&Expr>,
+        row: &Row<'_>,
     ) -> Result<(), Error> {
         let last = members.iter().map(|m| m.level).max().unwrap_or(0);
-        let row_len = Expr::product(inner.iter().map(|a| &a.extent));
-        let linear = linear_of(inner);
         for level in 0..=last {
             for m in members.iter().filter(|m| m.role == Role::Outer && m.level == level) {
                 let r = self.evaluate(em, m)?;
@@ -91,13 +106,13 @@ impl<'a> Lowering<'a, '_> {
             let accs: Vec<Acc> = reductions.iter().map(|m| self.acc(em, m)).collect();
             open_axes(
                 em,
-                inner,
+                row.inner,
                 &format!("{}_", char::from(b'a' + (level % 26) as u8)),
-                vector,
+                row.vector,
                 accs.clone(),
             );
-            let kept = self.level(em, members, level, &accs, partial.map(|p| (p, &row_len, &linear)))?;
-            for _ in inner {
+            let kept = self.level(em, members, level, &accs, row)?;
+            for _ in row.inner {
                 em.close();
             }
             for (v, mem, flat) in kept {
@@ -123,7 +138,7 @@ impl<'a> Lowering<'a, '_> {
         members: &[Member],
         level: usize,
         accs: &[Acc],
-        partial: Option<(&Expr, &Expr, &Expr)>,
+        row: &Row<'_>,
     ) -> Result<Vec<(ValueId, Mem, Expr)>, Error> {
         let mut kept = vec![];
         let mut next = 0;
@@ -137,7 +152,7 @@ impl<'a> Lowering<'a, '_> {
                     em.update(acc.id, r, index);
                 }
                 Role::Col => {
-                    let Some((place, _, _)) = partial else {
+                    let Some(place) = row.partial else {
                         return Err(Error::Internal("a column reduction outside of columns".into()));
                     };
                     let r = self.evaluate(em, m)?;
@@ -157,7 +172,7 @@ impl<'a> Lowering<'a, '_> {
                         self.store(em, m, r);
                     }
                     if m.keep {
-                        kept.push(self.keep(em, m, r));
+                        kept.push(self.keep(em, m, r, row));
                     }
                 }
             }
@@ -165,18 +180,19 @@ impl<'a> Lowering<'a, '_> {
         Ok(kept)
     }
 
-    pub(super) fn keep(&self, em: &mut Emitter<'a, '_>, m: &Member, r: Reg) -> (ValueId, Mem, Expr) {
+    fn keep(&self, em: &mut Emitter<'a, '_>, m: &Member, r: Reg, row: &Row<'_>) -> (ValueId, Mem, Expr) {
         let v = m.item.value;
         let ty = self.a.graph.tensor(v);
         if m.store {
             let mem = em.param(Memory::Value(v), ty.dtype, false);
             return (v, mem, dot(&m.result, &ty.strides));
         }
-        let rows = self.group.rows.clone().unwrap_or_default();
-        let (mut len, mut flat) = (Expr::ONE, Expr::ZERO);
-        for d in (0..rows.len()).rev().filter(|&d| rows[d]) {
-            flat = flat + Expr::sym(space_var(d).name()) * &len;
-            len = &len * &self.group.space[d];
+        // Numbered as the loops run: merged axes need not be in the order of the dims.
+        let mut len = Expr::product(row.inner.iter().map(|a| &a.extent));
+        let mut flat = linear_of(row.inner);
+        if let Some(lane) = row.lane {
+            len = len * Expr::int(COLUMN_BLOCK);
+            flat = flat * Expr::int(COLUMN_BLOCK) + lane;
         }
         let mem = em.scratch(ty.dtype, len);
         em.store(mem, &flat, r, None);
@@ -185,7 +201,7 @@ impl<'a> Lowering<'a, '_> {
 }
 
 /// Row-major position within the reduced dims.
-fn position(em: &mut Emitter, m: &Member) -> Reg {
+pub(super) fn position(em: &mut Emitter, m: &Member) -> Reg {
     let mut e = Expr::ZERO;
     if let Some((_, mask)) = &m.item.reduce {
         for ((c, extent), _) in m.domain.iter().zip(&m.item.domain).zip(mask).filter(|(_, r)| **r) {

@@ -1,5 +1,7 @@
-"""Check src/native/schemas.rs against an installed torch: every listed operator must have exactly this
-schema, and the C function that the rule in src/native derives from it must be the one in torch's header.
+"""Check src/native/schemas.rs against an installed torch.
+
+Every listed operator must have exactly this schema, and the C function that the rule in src/native
+derives from it must be the one in torch's header.
 
 Run with the Python of each supported torch: `python crates/lj-runtime/scripts/check_shims.py`.
 """

@@ -237,6 +237,24 @@ impl<'a> Ir<'a> {
         V(unsafe { LLVMBuildInsertElement(self.builder, vec.0, v.0, i.0, c"".as_ptr()) })
     }
 
+    /// The only lane in which a constant mask is true.
+    pub(crate) fn only_lane(&self, mask: V, lanes: u32) -> Option<u32> {
+        if !self.is_const(mask) {
+            return None;
+        }
+        let on = |lane: u32| {
+            // SAFETY: `mask` is a constant vector of `lanes` integers.
+            let bit = unsafe { LLVMGetAggregateElement(mask.0, lane) };
+            // SAFETY: the element is checked to exist and to be a constant integer.
+            !bit.is_null() && unsafe { !LLVMIsAConstantInt(bit).is_null() && LLVMConstIntGetZExtValue(bit) != 0 }
+        };
+        let mut active = (0..lanes).filter(|&i| on(i));
+        match (active.next(), active.next()) {
+            (Some(lane), None) => Some(lane),
+            _ => None,
+        }
+    }
+
     pub(crate) fn extract(&self, vec: V, lane: u32) -> V {
         let i = self.int(K::I32, 0, i64::from(lane));
         // SAFETY: as for `binary!`.

@@ -206,10 +206,9 @@ impl Gen<'_, '_> {
             match &access {
                 Access::Contig(starts) => match active {
                     None => self.ir.store(v, starts[k], align),
-                    Some(m) => {
-                        let (ty, ptr) = (self.ir.type_of(v), self.ir.ty(K::Ptr, 0));
-                        self.ir.intrinsic("llvm.masked.store", &[ty, ptr], &[v, starts[k], m]);
-                    }
+                    // LLVM makes a scalar store of a masked one with one constant lane, and gets its
+                    // width wrong for 1- and 2-byte elements: it writes beyond the element.
+                    Some(m) => self.masked_store(v, starts[k], m, align),
                 },
                 Access::Strided(starts, stride) => {
                     let ptrs = self.lane_pointers(starts[k], *stride, dtype);
@@ -220,6 +219,19 @@ impl Gen<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    fn masked_store(&mut self, v: V, start: V, mask: V, align: u32) {
+        // LLVM makes a scalar store of a masked one with a single constant lane, and gets its width
+        // wrong for 1- and 2-byte elements: it would write beyond the element.
+        if let Some(lane) = self.ir.only_lane(mask, self.lanes) {
+            let one = self.ir.extract(v, lane);
+            let at = self.ir.gep(self.ir.type_of(one), start, self.ir.int(K::I64, 0, i64::from(lane)));
+            self.ir.store(one, at, align);
+            return;
+        }
+        let (ty, ptr) = (self.ir.type_of(v), self.ir.ty(K::Ptr, 0));
+        self.ir.intrinsic("llvm.masked.store", &[ty, ptr], &[v, start, mask]);
     }
 
     fn scatter(&mut self, v: V, ptrs: V, active: Option<V>, dtype: DType) {

@@ -60,3 +60,32 @@ fn softmax_rows() {
         }
     }
 }
+
+/// LLVM 22 widened a masked store with one constant lane of a narrow element.
+#[test]
+fn narrow_stores_of_a_known_length_stay_inside() {
+    let narrow = [DType::BF16, DType::F16, DType::I16, DType::I8, DType::U8, DType::Bool];
+    let cases: Vec<_> = narrow.iter().flat_map(|&d| [1, 2, 17, 33, 49].map(|n| (d, n))).collect();
+    let nests: Vec<_> = cases
+        .iter()
+        .map(|&(dtype, n)| {
+            let mut b = Build::new("narrow", &[], e(1));
+            let (x, y) = (b.input(DType::F32), b.output(dtype));
+            b.each("i", (e(0), e(n)), true, &[], |b| {
+                let u = b.load(x, at(s("i")));
+                let v = b.convert(dtype, u);
+                b.store(y, at(s("i")), v);
+            });
+            b.finish()
+        })
+        .collect();
+    let k = Kernels::new(&nests, &Target::host());
+    for (i, &(dtype, n)) in cases.iter().enumerate() {
+        let mut x = vec![1f32; n as usize];
+        let size = n as usize * dtype.bytes() as usize;
+        let mut y = vec![0xabu8; size + 64];
+        k.run(i, &mut [buf(&mut x), buf(&mut y)], &[], (0, 1));
+        assert!(y[size..].iter().all(|&v| v == 0xab), "{dtype} of length {n} writes beyond its end");
+        assert!(y[..size].iter().all(|&v| v != 0xab), "{dtype} of length {n} is not written");
+    }
+}

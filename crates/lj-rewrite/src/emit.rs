@@ -118,7 +118,7 @@ impl Emit<'_> {
             seen.push(v);
         }
         for x in &self.l.externs {
-            for &v in &g.nodes[x.node.index()].inputs {
+            for &v in x.nodes.iter().flat_map(|n| &g.nodes[n.index()].inputs) {
                 seen.push(v);
                 if x.distinct {
                     self.distinct.insert(crate::alias::base(g, v));
@@ -200,7 +200,12 @@ impl Emit<'_> {
                 let ty = self.g.ty(v).clone();
                 Ok(self.out.push(Op::Input { index: *index }, vec![], vec![ty], prov))
             }
-            EOp::Extern(index) => self.build_extern(l.externs[*index].node),
+            EOp::Extern(_) => {
+                // The node tells whose operands are meant: calls alike in all but the values of
+                // their operands share the operation.
+                let made = self.original.get(node).copied();
+                self.build_extern(made.ok_or_else(|| Error::BadResult("a call that no node makes".into()))?)
+            }
             EOp::Proj(k) => {
                 let results = self.done.get(&l.eg.find(node.args[0]));
                 let v = results.and_then(|r| r.get(*k as usize)).copied();

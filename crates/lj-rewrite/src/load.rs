@@ -33,10 +33,10 @@ struct ExternKey {
     unique: Option<u32>,
 }
 
-/// An extern call as the e-graph sees it.
+/// Extern calls that differ at most in the values of their operands.
 pub(crate) struct Extern {
-    /// The first node of the input graph that made it.
-    pub node: NodeId,
+    /// The nodes of the input graph that make such a call.
+    pub nodes: Vec<NodeId>,
     /// Whether its operands' storage must stay apart as it was.
     pub distinct: bool,
 }
@@ -109,9 +109,10 @@ pub(crate) fn load(g: &Graph) -> Result<Loaded, Error> {
                     unique: unique.then_some(id.0),
                 };
                 let index = *extern_index.entry(key).or_insert_with(|| {
-                    l.externs.push(Extern { node: id, distinct: unique });
+                    l.externs.push(Extern { nodes: vec![], distinct: unique });
                     l.externs.len() - 1
                 });
+                l.externs[index].nodes.push(id);
                 let key = l.eg.analysis.intern(EOp::Extern(index), Fact::Tuple);
                 ENode { key, args: args.into() }
             }

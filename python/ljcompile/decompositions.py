@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -149,6 +150,26 @@ def _nll_loss_backward(
     return torch.where(hit, grad, 0).to(self.dtype)
 
 
+#: Operators whose first result the CPU lays out in the suggested format of its input, not in the
+#: input's own strides, which is what torch's decompositions would give it.
+_SUGGESTED_FORMAT = """
+native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update
+_batch_norm_with_update_functional
+""".split()  # noqa: SIM905
+
+
+def _in_suggested_format(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decomposition)
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        out, *rest = decomposition(self, *args, **kwargs)
+        if out.device.type == "cpu":
+            out = out.contiguous(memory_format=suggest_memory_format(self))
+        return (out, *rest)
+
+    return run
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "nll_loss_forward.default": _nll_loss_forward,
     "nll_loss2d_forward.default": _nll_loss_forward,
@@ -166,6 +187,10 @@ def table() -> dict[Any, Callable[..., Any]]:
     for name in _KEPT:
         for overload in _overloads(name):
             result.pop(overload, None)
+    for name in _SUGGESTED_FORMAT:
+        for overload in _overloads(name):
+            if overload in result:
+                result[overload] = _in_suggested_format(result[overload])
     for name, function in _OWN.items():
         for overload in _overloads(name):
             result[overload] = function

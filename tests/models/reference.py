@@ -108,7 +108,7 @@ def compare(
     compiled: Results,
     factor: float,
     slack: float,
-    moved: Callable[[], Results],
+    moved: Callable[[], Results] | None,
 ) -> Worst:
     """Checks `compiled` against `reference`: at most `factor` times eager's error plus `slack`.
 
@@ -138,7 +138,7 @@ def compare(
         ours_error = float((ours.double() - exact).abs().max())
         eager_error = float((theirs.double() - exact).abs().max())
         allowed = factor * eager_error + slack * scale[name.split(".")[0]] + 1e-12
-        if ours_error > allowed:
+        if ours_error > allowed and moved is not None:
             allowed += 3 * float(moved()[name])
         if ours_error / allowed > worst.ratio:
             worst = Worst(ours_error / allowed, name)
@@ -155,8 +155,12 @@ def check(
     *,
     train: bool,
     dtype: torch.dtype = torch.float32,
+    near_ties: bool = False,
 ) -> Worst:
     """Runs the case at each size, compiled and eager, and compares every result.
+
+    With `near_ties` a result that fails may also differ by what a rounding error of the weights does
+    to it: over many sizes some ReLU or maximum meets operands that all but tie.
 
     Two steps are taken at each size, with different data: a constant that was baked in shows.
     """
@@ -178,7 +182,9 @@ def check(
                 step(case, ours, call, cast(inputs, dtype), train),
                 factor,
                 slack,
-                functools.cache(lambda i=inputs, r=reference: sensitivity(case, exact, i, r)),
+                functools.cache(lambda i=inputs, r=reference: sensitivity(case, exact, i, r))
+                if near_ties
+                else None,
             )
             worst = max(worst, found, key=lambda w: w.ratio)
     return worst

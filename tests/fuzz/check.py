@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 import os
@@ -12,6 +13,8 @@ import torch
 from generate import Program
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 BACKEND = os.environ.get("LJ_BACKEND", "ljcompile")
 
@@ -28,6 +31,10 @@ DTYPES = {
     "bool": torch.bool,
 }
 WIDE = {name: torch.float64 if dtype.is_floating_point else dtype for name, dtype in DTYPES.items()}
+
+
+#: Outputs and gradients by name; None where there is no gradient.
+Results = dict[str, Tensor | None]
 
 
 class Mismatch(AssertionError):
@@ -70,37 +77,38 @@ def make_input(spec: dict[str, Any], at: int, g: torch.Generator) -> Tensor:
     return x
 
 
-def evaluate(fn: Callable, args: list[Tensor], gradients: bool) -> list[Tensor | None]:
-    """Outputs, then the gradients of a weighted sum of them."""
-    if not gradients:
+def evaluate(program: Program, fn: Callable, args: list[Tensor], wanted: list[str]) -> Results:
+    """Outputs, then the gradients of a weighted sum of them by the inputs in `wanted`, by name."""
+    if not program.gradients:
         with torch.no_grad():
-            return list(fn(*args))
-    leaves = [x.detach().requires_grad_(x.dtype in (torch.float32, torch.float64)) for x in args]
-    out = list(fn(*leaves))
+            return {f"result {i}": value for i, value in enumerate(fn(*args))}
+    names = [spec["name"] for spec in program.inputs]
+    leaves = {n: x.detach().requires_grad_(n in wanted) for n, x in zip(names, args)}
+    out = list(fn(*leaves.values()))
+    results: Results = {f"result {i}": value for i, value in enumerate(out)}
     total = None
     for value in out:
         if value.requires_grad:
             ramp = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
             term = (value.double() * (ramp * 0.7).cos()).sum()
             total = term if total is None else total + term
-    if total is None:
-        return out
-    wanted = [x for x in leaves if x.requires_grad]
-    return [*out, *torch.autograd.grad(total, wanted, allow_unused=True)]
+    if total is not None:
+        found = torch.autograd.grad(total, [leaves[n] for n in wanted], allow_unused=True)
+        results.update((f"gradient of {n}", x) for n, x in zip(wanted, found))
+    return results
 
 
 def wide(args: list[Tensor]) -> list[Tensor]:
     return [x.double() if x.is_floating_point() else x for x in args]
 
 
+def nudge(x: Tensor, g: torch.Generator) -> Tensor:
+    """Each value moved by about one unit in the last place of float32."""
+    return x * (1 + (torch.rand(x.shape, generator=g, dtype=torch.float64) - 0.5) * 4e-7)
+
+
 def nudged(args: list[Tensor], g: torch.Generator) -> list[Tensor]:
-    """The arguments, each value moved by about one unit in the last place of float32."""
-    return [
-        x * (1 + (torch.rand(x.shape, generator=g, dtype=torch.float64) - 0.5) * 4e-7)
-        if x.is_floating_point()
-        else x
-        for x in args
-    ]
+    return [nudge(x, g) if x.is_floating_point() else x for x in args]
 
 
 def coarsest(program: Program) -> float:
@@ -121,26 +129,21 @@ def check(program: Program) -> None:
     for at in range(len(program.inputs[0]["shapes"])):
         g = torch.Generator().manual_seed(program.seed * 31 + at)
         args = [make_input(spec, at, g) for spec in program.inputs]
-        eager = evaluate(fn, args, program.gradients)
-        ours = evaluate(call, args, program.gradients)
-        compare(program, reference, args, eager, ours, f"sizes {at}", g)
+        # 16-bit gradients are left out: their sums are too coarse to judge.
+        pairs = zip(program.inputs, args)
+        wanted = [spec["name"] for spec, x in pairs if x.dtype in (torch.float32, torch.float64)]
+        eager = evaluate(program, fn, args, wanted)
+        ours = evaluate(program, call, args, wanted)
+        precise = Reference(program, reference, wide(args), wanted, g)
+        compare(precise, eager, ours, f"sizes {at}")
 
 
-def compare(
-    program: Program,
-    reference: Callable,
-    args: list[Tensor],
-    eager: list[Tensor | None],
-    ours: list[Tensor | None],
-    where: str,
-    g: torch.Generator,
-) -> None:
-    if len(eager) != len(ours):
-        raise Mismatch(f"{where}: {len(ours)} results, eager gives {len(eager)}")
-    exact: list[Tensor | None] | None = None
-    spread: list[float] | None = None
-    for i, (a, b) in enumerate(zip(ours, eager)):
-        label = f"{where}, result {i}"
+def compare(precise: Reference, eager: Results, ours: Results, where: str) -> None:
+    if list(eager) != list(ours):
+        raise Mismatch(f"{where}: results {list(ours)}, eager gives {list(eager)}")
+    eps = coarsest(precise.program)
+    for name, b in eager.items():
+        a, label = ours[name], f"{where}, {name}"
         if (a is None) != (b is None):
             # AOTAutograd gives zeros where eager gives no gradient.
             if b is None and not a.any():
@@ -158,9 +161,7 @@ def compare(
             continue
         if not torch.equal(torch.isfinite(a), torch.isfinite(b)):
             raise Mismatch(f"{label}: finite in different places")
-        if exact is None:
-            exact = evaluate(reference, wide(args), program.gradients)
-        r, finite = exact[i], torch.isfinite(b)
+        r, finite = precise.exact[name], torch.isfinite(b)
         if r is None:
             continue
         a, b, r = a.double()[finite], b.double()[finite], r.double()[finite]
@@ -168,35 +169,75 @@ def compare(
             continue
         scale = float(b.abs().max())
         error, eager_error = float((a - r).abs().max()), float((b - r).abs().max())
-        eps = coarsest(program)
         allowed = 3 * eager_error + 16 * eps * scale + 1e-12
         if error <= allowed:
             continue
-        if spread is None:
-            spread = sensitivity(program, reference, args, exact, g)
         # The program itself amplifies rounding (a kink at a tie, cancellation): not a fault.
-        if error <= allowed + spread[i] * max(1.0, eps / 1e-7):
+        spread = precise.spread[name]
+        if error <= allowed + spread * max(1.0, eps / 1e-7):
             continue
         raise Mismatch(
             f"{label}: error {error:.3g}, eager {eager_error:.3g}, allowed {allowed:.3g}, "
-            f"scale {scale:.3g}, sensitivity {spread[i]:.3g}"
+            f"scale {scale:.3g}, sensitivity {spread:.3g}"
         )
 
 
-def sensitivity(
-    program: Program,
-    reference: Callable,
-    args: list[Tensor],
-    exact: list[Tensor | None],
-    g: torch.Generator,
-) -> list[float]:
-    """How far each result moves when the inputs move by a rounding error."""
-    moved = [0.0] * len(exact)
-    for _ in range(4):
-        for i, (x, r) in enumerate(
-            zip(evaluate(reference, nudged(wide(args), g), program.gradients), exact)
-        ):
-            if x is not None and r is not None and x.numel() and x.is_floating_point():
-                d = float((x - r).abs().max())
-                moved[i] = max(moved[i], d if math.isfinite(d) else 0.0)
-    return moved
+class Reference:
+    """The program in float64, and how far its results move when every step rounds."""
+
+    def __init__(
+        self,
+        program: Program,
+        fn: Callable,
+        args: list[Tensor],
+        wanted: list[str],
+        g: torch.Generator,
+    ) -> None:
+        self.program, self.fn, self.args, self.wanted, self.g = program, fn, args, wanted, g
+
+    @functools.cached_property
+    def exact(self) -> Results:
+        return evaluate(self.program, self.fn, self.args, self.wanted)
+
+    @functools.cached_property
+    def spread(self) -> dict[str, float]:
+        """Largest movement of each result over a few runs with rounding errors of float32."""
+        moved = dict.fromkeys(self.exact, 0.0)
+        for _ in range(4):
+            with Rounding(self.g):
+                found = evaluate(self.program, self.fn, nudged(self.args, self.g), self.wanted)
+            for name, r in self.exact.items():
+                x = found[name]
+                if x is not None and r is not None and x.numel() and x.is_floating_point():
+                    d = float((x - r).detach().abs().max())
+                    moved[name] = max(moved[name], d if math.isfinite(d) else 0.0)
+        return moved
+
+
+class Rounding(TorchDispatchMode):
+    """Moves what each operator computes by about one unit in the last place of float32."""
+
+    #: Operators that round: without those that only choose, move or negate values.
+    ROUND = frozenset(
+        """
+        add sub rsub mul div pow reciprocal rsqrt sqrt exp exp2 expm1 log log2 log10 log1p sin cos
+        tan tanh sigmoid silu gelu softplus elu mish erf erfc atan atan2 lerp addcmul addcdiv
+        logaddexp logsumexp square sum mean var std var_mean cumsum prod _softmax _log_softmax
+        native_layer_norm mm addmm bmm silu_backward gelu_backward softplus_backward tanh_backward
+        sigmoid_backward elu_backward _softmax_backward_data _log_softmax_backward_data
+        native_layer_norm_backward
+        """.split()  # noqa: SIM905
+    )
+
+    def __init__(self, g: torch.Generator) -> None:
+        super().__init__()
+        self.g = g
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in self.ROUND:
+            return out
+        return tree_map(
+            lambda x: nudge(x, self.g) if isinstance(x, Tensor) and x.dtype == torch.float64 else x,
+            out,
+        )

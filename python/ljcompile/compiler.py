@@ -15,6 +15,7 @@ import torch
 
 from . import _native, stats
 from .options import Options
+from .storage import read_whole_storages
 
 log = logging.getLogger("ljcompile")
 
@@ -58,6 +59,12 @@ def compile_graph(
 
     """
     _check_devices(example_inputs)
+    try:
+        read_whole_storages(gm)
+    except NotImplementedError as error:
+        if options.strict:
+            raise CompileError(f"ljcompile: {name} graph: {error}") from error
+        return _eagerly(gm, name, str(error))
     tracing = _tracing()
     want_text = tracing or options.dump is not None
     text = gm.print_readable(print_output=False, include_stride=True) if want_text else None

@@ -97,12 +97,20 @@ pub(crate) fn call(cx: &mut Cx<'_>, target: &str, reason: &str, effect: bool) ->
     }
     let mut inputs = vec![];
     let node = cx.node;
-    let args = node.args.iter().map(|a| arg(cx, a, &mut inputs)).collect::<Result<_, _>>()?;
+    let args: Vec<Arg> = node.args.iter().map(|a| arg(cx, a, &mut inputs)).collect::<Result<_, _>>()?;
     let kwargs = node
         .kwargs
         .iter()
         .map(|(k, a)| Ok((k.clone(), arg(cx, a, &mut inputs)?)))
         .collect::<Result<_, Error>>()?;
+    if name == "as_strided"
+        && let Some(x) = inputs.first_mut()
+        && matches!(cx.graph.def(*x).op, Op::View(_))
+    {
+        // It reads its operand's storage. What is a new tensor in eager may be a view here.
+        let ty = cx.ty(*x).clone();
+        *x = cx.graph.push1(Op::Copy, vec![*x], ty, cx.prov);
+    }
     let target = COPIES.iter().find(|(view, _)| *view == target).map_or(target, |(_, copy)| copy);
     let call = ExternCall {
         target: target.into(),

@@ -159,8 +159,8 @@ def check(
 ) -> Worst:
     """Runs the case at each size, compiled and eager, and compares every result.
 
-    With `near_ties` a result that fails may also differ by what a rounding error of the weights does
-    to it: over many sizes some ReLU or maximum meets operands that all but tie.
+    With `near_ties` a result that fails may also differ by what a rounding error of the weights
+    does to it: over many sizes some ReLU or maximum meets operands that all but tie.
 
     Two steps are taken at each size, with different data: a constant that was baked in shows.
     """

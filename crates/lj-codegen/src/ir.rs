@@ -246,7 +246,8 @@ impl<'a> Ir<'a> {
             // SAFETY: `mask` is a constant vector of `lanes` integers.
             let bit = unsafe { LLVMGetAggregateElement(mask.0, lane) };
             // SAFETY: the element is checked to exist and to be a constant integer.
-            !bit.is_null() && unsafe { !LLVMIsAConstantInt(bit).is_null() && LLVMConstIntGetZExtValue(bit) != 0 }
+            !bit.is_null()
+                && unsafe { !LLVMIsAConstantInt(bit).is_null() && LLVMConstIntGetZExtValue(bit) != 0 }
         };
         let mut active = (0..lanes).filter(|&i| on(i));
         match (active.next(), active.next()) {

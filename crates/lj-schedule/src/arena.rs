@@ -123,8 +123,12 @@ mod tests {
         for seed in 1..200 {
             let mut next = numbers(seed * 0x9e37_79b9_7f4a_7c15);
             let n = 1 + next(60) as usize;
-            let sizes: Vec<u64> =
-                (0..n).map(|_| if next(10) == 0 { 0 } else { 1 + next(1 << (4 + next(14))) }).collect();
+            let sizes: Vec<u64> = (0..n)
+                .map(|_| {
+                    let magnitude = 4 + next(14);
+                    if next(10) == 0 { 0 } else { 1 + next(1 << magnitude) }
+                })
+                .collect();
             let live: Vec<(u32, u32)> = (0..n)
                 .map(|_| {
                     let first = next(50) as u32;

@@ -121,7 +121,7 @@ mod tests {
     fn random_layouts_do_not_overlap_and_are_tight() {
         let (mut used, mut needed) = (0, 0);
         for seed in 1..200 {
-            let mut next = numbers(seed * 0x9e37_79b9_7f4a_7c15);
+            let mut next = numbers(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
             let n = 1 + next(60) as usize;
             let sizes: Vec<u64> = (0..n)
                 .map(|_| {

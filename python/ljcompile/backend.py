@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 from . import stats
 from .compiler import compile_graph
@@ -92,18 +93,33 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-    """Splits a joint graph into forward and backward.
-
-    Min-cut recomputes cheap values in the backward. Where random numbers are drawn everything is
-    saved instead: a recomputed mask would be another mask.
+    """Splits a joint graph into forward and backward by minimum cut: the backward recomputes what is
+    cheap. What draws random numbers is saved, also where a checkpoint asks to recompute it: a
+    recomputed mask would be another mask. A memory budget overrides such marks, so with one nothing
+    is recomputed in graphs that draw.
     """
-    random = any(
-        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    random = [
+        node
         for node in joint.graph.nodes
-        if node.op == "call_function"
-    )
-    split = default_partition if random else min_cut_rematerialization_partition
-    return split(joint, joint_inputs, **kwargs)
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        and not _draws_nothing(node)
+    ]
+    if random and functorch_config.activation_memory_budget < 1:
+        return default_partition(joint, joint_inputs, **kwargs)
+    for node in random:
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+
+
+def _draws_nothing(node: torch.fx.Node) -> bool:
+    """Whether the node is attention without dropout, which carries the tag all the same."""
+    schema = getattr(node.target, "_schema", None)
+    names = [a.name for a in schema.arguments] if schema else []
+    if "dropout_p" not in names:
+        return False
+    at = names.index("dropout_p")
+    value = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return value == 0.0
 
 
 def _note_break(gm: torch.fx.GraphModule) -> None:

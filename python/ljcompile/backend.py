@@ -93,10 +93,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-    """Splits a joint graph into forward and backward by minimum cut: the backward recomputes what is
-    cheap. What draws random numbers is saved, also where a checkpoint asks to recompute it: a
-    recomputed mask would be another mask. A memory budget overrides such marks, so with one nothing
-    is recomputed in graphs that draw.
+    """Splits a joint graph into forward and backward by minimum cut.
+
+    The backward recomputes what is cheap. What draws random numbers is saved, also where a
+    checkpoint asks to recompute it: a recomputed mask would be another mask. A memory budget
+    overrides such marks, so with one nothing is recomputed in graphs that draw.
     """
     random = [
         node

@@ -286,7 +286,7 @@ impl TensorHandle {
     /// # Errors
     /// If torch refuses.
     pub fn reinterpret(&self, sizes: &[i64], strides: &[i64], offset: i64) -> Result<TensorHandle> {
-        let base = self.storage_offset()?;
+        // Torch adds the offset to the tensor's own.
         // SAFETY: the handle is valid and the lists have as many entries as we say.
         Self::make(self.torch, "reinterpret_tensor", |r| unsafe {
             (self.torch.reinterpret)(
@@ -294,7 +294,7 @@ impl TensorHandle {
                 sizes.len() as i64,
                 sizes.as_ptr(),
                 strides.as_ptr(),
-                base.wrapping_add(offset),
+                offset,
                 r,
             )
         })

@@ -47,12 +47,11 @@ pub(crate) fn rules() -> Result<Vec<Rule>, Error> {
         same("where-not", "(where (not ?c) ?x ?y)", "(where ?c ?y ?x)")?,
         same("where-where", "(where ?c (where ?c ?x ?y) ?z)", "(where ?c ?x ?z)")?,
         Rule::computed("div-power-of-two", Exact, "(div ?x #c)", "(mul ?x @)", exact_reciprocal)?,
-        // ATen computes powers with these scalar exponents in exactly this way.
+        // ATen computes powers with these scalar exponents in exactly this way. Not so ±0.5: the power
+        // of −∞ is ∞ where the root is NaN, so the importer writes a root where ATen takes one.
         pow("pow-one", "(pow ?x 1)", "?x")?,
         pow("pow-two", "(pow ?x 2)", "(mul ?x ?x)")?,
         pow("pow-three", "(pow ?x 3)", "(mul (mul ?x ?x) ?x)")?,
-        pow("pow-half", "(pow ?x 0.5)", "(sqrt ?x)")?,
-        pow("pow-minus-half", "(pow ?x -0.5)", "(rsqrt ?x)")?,
         pow("pow-minus-one", "(pow ?x -1)", "(reciprocal ?x)")?,
         pow("pow-minus-two", "(pow ?x -2)", "(reciprocal (mul ?x ?x))")?,
         Rule::pattern("reciprocal-sqrt", Rounding, "(reciprocal (sqrt ?x))", "(rsqrt ?x)")?,

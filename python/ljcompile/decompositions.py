@@ -155,7 +155,7 @@ def _nll_loss_backward(
 _SUGGESTED_FORMAT = """
 native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
 _native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update
-_batch_norm_with_update_functional log_sigmoid_forward
+_batch_norm_with_update_functional
 """.split()  # noqa: SIM905
 
 
@@ -185,19 +185,7 @@ def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.
     return self
 
 
-def _mse_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    """Squared differences, rounded once as eager does, and their mean (1) or sum (2)."""
-    dtype = torch.result_type(self, target)
-    opmath = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    difference = self.to(opmath) - target.to(opmath)
-    loss = (difference * difference).to(dtype)
-    if reduction == 0:
-        return loss
-    return loss.mean() if reduction == 1 else loss.sum()
-
-
 _OWN: dict[str, Callable[..., Any]] = {
-    "mse_loss.default": _mse_loss,
     "nll_loss_forward.default": _nll_loss_forward,
     "nll_loss2d_forward.default": _nll_loss_forward,
     "nll_loss_backward.default": _nll_loss_backward,

@@ -9,8 +9,8 @@ import torch
 
 OPS = table.pointwise()
 # Exact functions of their inputs keep the sign of zero, whatever the order of evaluation.
-# Where operands differ in layout, torch's own fake tensors predict other strides than eager has.
-GUESSED_STRIDES = {"copysign", "floor_divide"}
+# Where layouts are unusual, torch's fake tensors or decompositions predict other strides than eager has.
+GUESSED_STRIDES = {"copysign", "floor_divide", "logsigmoid"}
 UNSIGNED = {"fused_formula", "addcmul", "lerp", "maximum", "minimum", "fmax", "fmin", "frac"}
 
 
@@ -40,7 +40,7 @@ def test_values(op: table.Op) -> None:
     ours = harness.compiled(every, dynamic=False)(arguments)
     for name, a, b in zip(cases, ours, eager, strict=True):
         looser = 4.0 if "special" in name else 1.0
-        strides = not (op.name in GUESSED_STRIDES and "mixed_layout" in name)
+        strides = op.name not in GUESSED_STRIDES or name.endswith(("plain", "matrix", "large"))
         harness.assert_same(
             a,
             b,

@@ -8,9 +8,9 @@ import table
 import torch
 
 OPS = table.pointwise()
-# Exact functions of their inputs keep the sign of zero, whatever the order of evaluation.
-# Where layouts are unusual, torch's fake tensors or decompositions predict other strides than eager has.
+# In unusual layouts torch's fake tensors or decompositions predict other strides than eager has.
 GUESSED_STRIDES = {"copysign", "floor_divide", "logsigmoid"}
+# Exact functions of their inputs keep the sign of zero, whatever the order of evaluation.
 UNSIGNED = {"fused_formula", "addcmul", "lerp", "maximum", "minimum", "fmax", "fmin", "frac"}
 
 

@@ -364,20 +364,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
         let low = self.pw(PwOp::Ge, vec![i, zero], DType::Bool);
         let high = self.pw(PwOp::Lt, vec![i, n], DType::Bool);
         let ok = self.pw(PwOp::And, vec![low, high], DType::Bool);
-        let checked = match mask {
-            None => ok,
-            Some(m) => {
-                let off = self.pw(PwOp::Not, vec![m], DType::Bool);
-                self.pw(PwOp::Or, vec![ok, off], DType::Bool)
-            }
-        };
-        let entry = ("IndexError".to_string(), what.to_string());
-        let code = self.checks.iter().position(|c| *c == entry).unwrap_or_else(|| {
-            self.checks.push(entry);
-            self.checks.len() - 1
-        });
-        let depth = self.reg_depth(checked);
-        self.scopes[depth].body.push(Stmt::Check { ok: checked, code: code as u32 });
+        self.check(ok, mask, "IndexError", what);
         if self.bounds.facts.ge(extent, &Expr::ONE) {
             let one = self.constant(Scalar::Int(1), DType::I64);
             let last = self.pw(PwOp::Sub, vec![n, one], DType::I64);
@@ -576,12 +563,20 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     fn check_divisor(&mut self, divisor: Reg, mask: Option<Reg>) {
         let zero = self.constant(Scalar::Int(0), self.dtype(divisor));
-        let mut ok = self.pw(PwOp::Ne, vec![divisor, zero], DType::Bool);
-        if let Some(m) = mask {
-            let off = self.pw(PwOp::Not, vec![m], DType::Bool);
-            ok = self.pw(PwOp::Or, vec![ok, off], DType::Bool);
-        }
-        let entry = ("RuntimeError".to_string(), "ZeroDivisionError".to_string());
+        let ok = self.pw(PwOp::Ne, vec![divisor, zero], DType::Bool);
+        self.check(ok, mask, "RuntimeError", "ZeroDivisionError");
+    }
+
+    /// Reports an error if `ok` is false where `mask` is true.
+    fn check(&mut self, ok: Reg, mask: Option<Reg>, exception: &str, message: &str) {
+        let ok = match mask {
+            None => ok,
+            Some(m) => {
+                let off = self.pw(PwOp::Not, vec![m], DType::Bool);
+                self.pw(PwOp::Or, vec![ok, off], DType::Bool)
+            }
+        };
+        let entry = (exception.to_string(), message.to_string());
         let code = self.checks.iter().position(|c| *c == entry).unwrap_or_else(|| {
             self.checks.push(entry);
             self.checks.len() - 1

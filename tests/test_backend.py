@@ -188,6 +188,34 @@ def test_outputs_that_alias_inputs():
     same(out[3], x + 1)
 
 
+@pytest.mark.filterwarnings("ignore:ljcompile. a captured graph")
+def test_outputs_that_alias_overlapping_inputs():
+    """Inputs that overlap, one changed, and a view of the other returned: memory as in eager."""
+
+    def row(base, tail):
+        base.add_(100)
+        return tail[0]
+
+    def item(base, tail):
+        base[1] = 7.0
+        return tail.view(-1), base[0]
+
+    def only_read(base, tail):
+        return tail[0], base + 1
+
+    for fn in (row, item, only_read):
+        results = []
+        for call in (fn, compiled(fn)):
+            base = torch.arange(24.0).reshape(4, 6)
+            out = call(base, base[1:])
+            first = out if isinstance(out, torch.Tensor) else out[0]
+            before = first.clone()
+            first.fill_(-5.0)
+            results.append((before, base))
+        for got, want in zip(results[1], results[0]):
+            assert torch.equal(got, want), fn.__name__
+
+
 def test_mutated_inputs():
     def f(x, buffer):
         buffer.mul_(0.9).add_(x.mean(0), alpha=0.1)

@@ -15,7 +15,8 @@ from torch._functorch.partitioners import default_partition, min_cut_remateriali
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import stats
-from .compiler import compile_graph
+from .aliasing import unsound_alias
+from .compiler import compile_graph, run_uncompiled
 from .options import Options, check_mode
 
 
@@ -42,6 +43,9 @@ def ljcompile(
     check_mode(mode)
     parsed = Options.parse(options)
     _note_break(gm)
+    reason = unsound_alias(gm)
+    if reason is not None:
+        return run_uncompiled(gm, "captured", reason)
     start = time.perf_counter()
     compiler = functools.partial(_compile, parsed)
     backend = aot_autograd(

@@ -119,14 +119,22 @@ def _compile_id() -> str:
     return str(torch._guards.CompileContext.current_compile_id() or "")
 
 
-def _eagerly(gm: torch.fx.GraphModule, name: str, reason: str) -> Callable[[list[Any]], Any]:
-    """The graph as FX runs it: every operator through ATen."""
-    ops = sum(node.op == "call_function" for node in gm.graph.nodes)
+def run_uncompiled(
+    gm: torch.fx.GraphModule, name: str, reason: str, advice: str = ""
+) -> torch.fx.GraphModule:
+    """The graph as FX runs it, every operator through ATen; counted and warned of once."""
+    ops = sum(node.op in ("call_function", "call_method") for node in gm.graph.nodes)
     stats.add(stats.Record(name=name, ops=ops, eager=reason))
     warn_once(
         reason,
-        f"ljcompile: a {name} graph of {ops} ops runs uncompiled: {reason}\n{_PLEASE_REPORT}",
+        f"ljcompile: a {name} graph of {ops} ops runs uncompiled: {reason}{advice}",
     )
+    return gm
+
+
+def _eagerly(gm: torch.fx.GraphModule, name: str, reason: str) -> Callable[[list[Any]], Any]:
+    """`run_uncompiled` in the boxed convention, where a stage of ours failed."""
+    run_uncompiled(gm, name, reason, f"\n{_PLEASE_REPORT}")
 
     def run(args: list[Any]) -> Any:
         values = list(args)

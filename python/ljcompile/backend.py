@@ -41,6 +41,8 @@ def ljcompile(
 
     """
     check_mode(mode)
+    from .decompositions import table
+
     parsed = Options.parse(options)
     _note_break(gm)
     reason = unsound_alias(gm)
@@ -53,7 +55,7 @@ def ljcompile(
         bw_compiler=functools.partial(compiler, "backward"),
         inference_compiler=functools.partial(compiler, "inference"),
         partition_fn=_partition,
-        decompositions=_decompositions(),
+        decompositions=table(parsed.fallback_random),
         keep_inference_input_mutations=True,
     )
     # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows. Effect tokens
@@ -85,15 +87,6 @@ def _compile(
 
     with compile_lock:
         return compile_graph(gm, example_inputs, name, options)
-
-
-@functools.cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    try:
-        from .decompositions import table
-    except ImportError:
-        return {}
-    return table()
 
 
 def _partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:

@@ -101,6 +101,7 @@ _PLEASE_REPORT = (
 
 def _settings(options: Options) -> str:
     settings = dataclasses.asdict(options)
+    del settings["fallback_random"]  # known from the graph
     settings["torch"] = torch.__version__
     return json.dumps(settings, default=str)
 

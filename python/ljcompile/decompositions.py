@@ -3,8 +3,7 @@
 The aim is a small vocabulary: norms, softmax, activations and losses become arithmetic and
 reductions that the Rust importer lowers and the scheduler fuses. What stays whole is what ATen
 does better than a chain of small operators (convolution, attention, sorting, pooling, scatter),
-what must keep eager's bits (random numbers), and what the importer lowers as one operation
-(embedding and its gradient, gather, cat, pad).
+and what the importer lowers as one operation (embedding and its gradient, gather, cat, pad).
 
 Works on torch 2.8 to 2.15 and does not import ``torch._inductor`` (that costs seconds).
 """
@@ -18,6 +17,8 @@ from typing import Any
 import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._prims_common import suggest_memory_format
+
+from . import philox
 
 aten = torch.ops.aten
 
@@ -195,8 +196,11 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 
 @functools.cache
-def table() -> dict[Any, Callable[..., Any]]:
-    """Decompositions by operator overload, for AOTAutograd's ``decompositions`` argument."""
+def table(fallback_random: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Decompositions by operator overload, for AOTAutograd's ``decompositions`` argument.
+
+    With `fallback_random` random numbers stay ATen's, and with that eager's.
+    """
     result = dict(_core_aten_decompositions_post_autograd())
     added = [overload for name in _ADDED for overload in _overloads(name)]
     result.update(get_decompositions(added))
@@ -207,7 +211,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         for overload in _overloads(name):
             if overload in result:
                 result[overload] = _in_suggested_format(result[overload])
-    for name, function in _OWN.items():
+    for name, function in (_OWN if fallback_random else {**_OWN, **philox.table()}).items():
         for overload in _overloads(name):
             result[overload] = function
     return result

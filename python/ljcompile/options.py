@@ -38,6 +38,8 @@ class Options:
     """Where; ``LJCOMPILE_CACHE_DIR`` or ``~/.cache/ljcompile``."""
     dump: str | None = field(default_factory=lambda: os.environ.get("LJCOMPILE_DUMP") or None)
     """Directory that receives one artifact per stage; ``LJCOMPILE_DUMP``."""
+    fallback_random: bool = field(default_factory=lambda: _flag("LJCOMPILE_FALLBACK_RANDOM", False))
+    """Leave random numbers to ATen: eager's bits for eager's seed."""
     rewrite: bool = True
     """Run the rewrite stage."""
     rounding: bool = True

@@ -108,6 +108,7 @@ impl Gen<'_, '_> {
                 }
             }
             Pow => self.int_pow(a, b, k, lanes),
+            Philox => self.philox(a, b, lanes),
             _ => return self.unsupported(format!("{} of {dtype}", op.name())),
         })
     }
@@ -167,6 +168,29 @@ impl Gen<'_, '_> {
         let inverse = ir.select(ir.icmp(IPred::LLVMIntEQ, a, c(-1)), sign, c(0));
         let inverse = ir.select(ir.icmp(IPred::LLVMIntEQ, a, c(1)), c(1), inverse);
         if k == K::I8 { out2 } else { ir.select(negative, inverse, out2) }
+    }
+
+    /// Philox2x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in 64-bit
+    /// lanes, whose lower halves hold the words: the product of two words is one multiplication.
+    fn philox(&self, seed: V, position: V, lanes: u32) -> V {
+        const MULTIPLIER: i64 = 0xD256_D193;
+        const WEYL: i64 = 0x9E37_79B9;
+        const ROUNDS: usize = 10;
+        let ir = self.ir;
+        let c = |v| ir.int(K::I64, lanes, v);
+        let low = |v| ir.and(v, c(0xFFFF_FFFF));
+        let high = |v| ir.lshr(v, c(32));
+        let mut key = low(seed);
+        let (mut x0, mut x1) = (low(position), ir.xor(high(position), high(seed)));
+        for round in 0..ROUNDS {
+            if round > 0 {
+                key = low(ir.add(key, c(WEYL)));
+            }
+            let product = ir.mul(x0, c(MULTIPLIER));
+            x0 = ir.xor(ir.xor(high(product), key), x1);
+            x1 = low(product);
+        }
+        ir.or(ir.shl(x1, c(32)), x0)
     }
 
     fn pw_float(
@@ -277,7 +301,7 @@ impl Gen<'_, '_> {
             Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Tanh | Sin | Cos | Tan | Asin | Acos | Atan
             | Atanh | Erf | Erfc => self.external_math(op, dtype, &[a], lanes)?,
             Fmod | Atan2 | Hypot => self.external_math(op, dtype, &[a, b], lanes)?,
-            Not | And | Or | Xor | Shl | Shr | Where => {
+            Not | And | Or | Xor | Shl | Shr | Philox | Where => {
                 return self.unsupported(format!("{} of {dtype}", op.name()));
             }
         })

@@ -57,7 +57,7 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["c10d", "_c10d_functional", "collective"], "communication"),
 ];
 
-const RANDOM: &str = "random numbers: eager's bits";
+const RANDOM: &str = "random numbers are drawn by torch's generator";
 const UNKNOWN: &str = "no lowering for this operator yet";
 
 /// Why an operator without a row in the table is ATen's.

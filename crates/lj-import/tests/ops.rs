@@ -138,7 +138,11 @@ fn random_numbers_keep_their_place() {
     let got = import(&g).expect("imports");
     assert_eq!(
         ops(&got),
-        ["aten.native_dropout.default (random numbers: eager's bits)", "full false", "fullsym 3"]
+        [
+            "aten.native_dropout.default (random numbers are drawn by torch's generator)",
+            "full false",
+            "fullsym 3"
+        ]
     );
     assert!(got.graph.nodes.iter().any(|n| n.op.has_effect()));
     let types: Vec<&Type> = got.graph.outputs.iter().map(|v| got.graph.ty(*v)).collect();

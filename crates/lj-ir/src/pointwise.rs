@@ -163,6 +163,9 @@ pointwise! {
     Shl, "shl", 2, Same;
     /// Arithmetic right shift; a count outside 0..bits gives 0 or −1 by sign.
     Shr, "shr", 2, Same;
+    /// Random bits, i64: Philox2x32-10 of a seed and a position. The key is the seed's lower half;
+    /// the counter is the position with the seed's upper half exclusively or-ed to its own.
+    Philox, "philox", 2, Same;
     /// `where(c, x, y)`: the first operand is bool, the others have the result's dtype (any).
     Where, "where", 3, Same;
 }
@@ -189,6 +192,7 @@ impl PwOp {
                 dtype != DType::Bool
             }
             Shl | Shr => dtype.is_int(),
+            Philox => dtype == DType::I64,
             Not | And | Or | Xor => !dtype.is_float(),
             Add | Mul | Maximum | Minimum | Eq | Ne | Lt | Le | Gt | Ge => true,
         }
@@ -210,6 +214,7 @@ impl PwOp {
             | Atan2 | Hypot => 30,
             Div | Sqrt | Rsqrt | Reciprocal => 4,
             FloorDiv | TruncDiv | Remainder | Fmod => 16,
+            Philox => 60,
             _ => 1,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::cx::{Cx, Lowered, Operand, Val, decline};
-use lj_ir::{DType, Expr, Op, PwOp, Scalar, TensorType, ValueId};
+use lj_ir::{DType, Expr, Op, PwOp, Scalar, TensorType, ValueId, View};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten.full.default", |cx| fill(cx, 1, "fill_value")),
@@ -32,6 +32,7 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.arange.default", |cx| range(cx, None, None)),
     ("aten.arange.start", |cx| range(cx, Some(0), None)),
     ("aten.arange.start_step", |cx| range(cx, Some(0), Some(2))),
+    ("ljcompile.philox.default", philox),
     ("prims.iota.default", |cx| {
         let start = number(cx, 9, "start")?.unwrap_or(Number::Int(Expr::ZERO));
         let step = number(cx, 9, "step")?.unwrap_or(Number::Int(Expr::ONE));
@@ -110,6 +111,17 @@ fn ramp(cx: &mut Cx<'_>, start: &Number, step: &Number) -> Lowered {
 
 fn iota(cx: &mut Cx<'_>, ty: &TensorType, dtype: DType, start: Expr, step: Expr) -> ValueId {
     cx.push(Op::Iota { start, step }, vec![], TensorType { dtype, ..ty.clone() })
+}
+
+/// Random bits by position, row-major whatever the layout.
+fn philox(cx: &mut Cx<'_>) -> Lowered {
+    let ty = cx.result()?.clone();
+    let seed = cx.tensor(0, "seed")?;
+    let flat = TensorType::contiguous(DType::I64, vec![Expr::product(ty.shape.iter())]);
+    let position = iota(cx, &flat, DType::I64, Expr::ZERO, Expr::ONE);
+    let position = cx.view(View::Reshape, position, TensorType::contiguous(DType::I64, ty.shape.clone()));
+    let bits = cx.pw(PwOp::Philox, &[seed, position])?;
+    cx.done(bits)
 }
 
 fn double(cx: &mut Cx<'_>, n: &Number) -> ValueId {

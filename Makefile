@@ -23,7 +23,7 @@ ZOO ?= ../shared/zoo
 ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
-	test-28 test-models test-fuzz fuzz-quick test-cases test-zoo bench bench-first \
+	test-28 test-models test-fuzz fuzz-quick test-fence test-cases test-zoo bench bench-first \
 	wheel test-wheel print-python print-python-28 clean
 
 help: ## List the targets
@@ -80,6 +80,10 @@ test-fuzz: setup ## 2,000 random graphs against eager, resumable
 
 fuzz-quick: setup ## 100 random graphs against eager
 	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 100
+
+test-fence: setup ## Operators and kept programs with guard pages around every kernel's buffers
+	@for fence in after before; do LJCOMPILE_FENCE=$$fence LJCOMPILE_CACHE=0 \
+		$(PYTHON) $(PYTEST) $(PARALLEL) tests/ops tests/fuzz $(PYTEST_ARGS); done
 
 test-cases: setup ## Re-created failures of torch.compile (CASES=, CASES_ARGS=)
 	@$(PYTHON) $(CASES)/run_all.py $(LJ_BACKEND) $(CASES_ARGS)

@@ -77,6 +77,7 @@ def test_import_of_torch_loads_next_to_nothing(script):
         ({"rewrite": 1}, TypeError, "'rewrite' must be bool, not int"),
         ({"node_limit": "many"}, TypeError, "'node_limit' must be int, not str"),
         ({"node_limit": 0}, ValueError, "must be positive"),
+        ({"fence": "around"}, ValueError, "before or after"),
     ],
 )
 def test_wrong_options_are_errors(options, error, words):
@@ -114,6 +115,19 @@ def test_options_are_accepted():
         return torch.relu(x) * 2
 
     check(f, torch.randn(7), options={"rewrite": False, "cache": False})
+
+
+@pytest.mark.parametrize("fence", ["before", "after"])
+def test_kernels_between_guard_pages(fence):
+    """Every form of kernel, on odd sizes, with inaccessible memory beside its buffers."""
+
+    def f(x, w, index):
+        y = torch.softmax(x * w, -1) + x.sum(0)
+        z = torch.cat([y[index], x.t()[:5, :17].reshape(5, 17)])
+        return y, x.to(torch.bfloat16), z.mean(1), x.argmax(0), torch.nn.functional.pad(z, (1, 2))
+
+    x, w, index = torch.randn(17, 17), torch.randn(17), torch.randint(0, 17, (9,))
+    same(compiled(f, options={"fence": fence})(x, w, index), f(x, w, index))
 
 
 def test_reset_forgets():

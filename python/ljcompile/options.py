@@ -46,6 +46,8 @@ class Options:
     """Allow rewrite rules that may change the last bits of a result."""
     node_limit: int = 20_000
     """Size at which the e-graph of the rewrite stage stops growing."""
+    fence: str | None = field(default_factory=lambda: os.environ.get("LJCOMPILE_FENCE") or None)
+    """Debugging: run kernels between guard pages ``before`` or ``after`` every buffer; slow."""
     compile_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, 8))
     """Threads that generate code."""
 
@@ -69,7 +71,11 @@ class Options:
             if key not in hints:
                 raise ValueError(unknown("option", str(key), hints))
             _check(key, value, hints[key])
-        return dataclasses.replace(cls(), **options)
+        parsed = dataclasses.replace(cls(), **options)
+        if parsed.fence not in (None, "before", "after"):
+            found = repr(parsed.fence)
+            raise ValueError(f"ljcompile: option 'fence' must be before or after, not {found}")
+        return parsed
 
 
 def _check(key: str, value: Any, hint: Any) -> None:

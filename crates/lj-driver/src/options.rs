@@ -27,6 +27,8 @@ pub struct CompileOptions {
     pub node_limit: usize,
     /// Threads that generate code.
     pub compile_threads: usize,
+    /// Debugging: kernels work between guard pages, `before` or `after` each buffer.
+    pub fence: Option<String>,
     /// Version of torch, part of the cache key.
     pub torch: String,
 }

@@ -5,6 +5,7 @@ use crate::guard::guard;
 use crate::{CompileOptions, Compiled, Error, Fault, Observer, Report, Request, entry};
 use lj_dump::Stage;
 use lj_ir::Graph;
+use lj_runtime::fence::Fence;
 use lj_runtime::{KernelObject, Plan};
 use lj_schedule::program::Program;
 use std::collections::BTreeMap;
@@ -178,7 +179,13 @@ impl<'a> Pipeline<'a> {
     }
 
     fn link(&mut self, (program, objects): Code) -> Result<Plan, Error> {
-        self.stage("link", |_| Plan::new(program, &objects))
+        let mut plan = self.stage("link", |_| Plan::new(program, &objects))?;
+        plan.set_fenced(match self.options.fence.as_deref() {
+            Some("before") => Some(Fence::Before),
+            Some(_) => Some(Fence::After),
+            None => None,
+        });
+        Ok(plan)
     }
 
     /// Runs a stage: tells the observer, takes the time, turns faults into errors.

@@ -39,7 +39,8 @@ impl Plan {
         b.lifetimes(&mut steps)?;
         let Builder { table, buffers, .. } = b;
         let (profile, instances) = (Profile::default(), Mutex::default());
-        Ok(Plan { table, inputs, buffers, steps, outputs, profile, instances, _code: code, program })
+        let fence = None;
+        Ok(Plan { table, inputs, buffers, steps, outputs, profile, fence, instances, _code: code, program })
     }
 }
 

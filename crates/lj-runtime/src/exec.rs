@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
+use crate::fence::Fenced;
 use crate::memory::{Block, Pool, Workspace};
 use crate::native::Native;
 use crate::parallel::{grain, parallel_for, threads};
@@ -27,6 +28,13 @@ struct Live {
     handle: Option<TensorHandle>,
     /// Memory of an intermediate whose size was not known at the start.
     block: Option<Block>,
+}
+
+/// A buffer that a kernel sees as a copy between guard pages.
+struct FencedBuf {
+    buf: usize,
+    copy: Fenced,
+    written: bool,
 }
 
 /// A call in progress.
@@ -270,14 +278,21 @@ impl Call<'_> {
             return Ok(());
         }
         let mut bufs: SmallVec<[*mut u8; 16]> = SmallVec::with_capacity(args.len());
+        let fenced = self.fenced(step, args)?;
         for (b, offset, bytes) in args {
-            bufs.push(self.live[*b].ptr.wrapping_offset((offset.of(values) * bytes) as isize));
+            let at = fenced.iter().find(|f| f.buf == *b).map_or(self.live[*b].ptr, |f| f.copy.ptr());
+            bufs.push(at.wrapping_offset((offset.of(values) * bytes) as isize));
         }
         let syms = syms.of(values);
         let each = scratch_bytes(rows, values)?.max(self.instance.scratch) as usize;
         let wanted = (each * self.threads) as u64;
         let extra = if wanted > self.workspace.scratch.len() { Some(Block::new(wanted)?) } else { None };
-        let scratch = Shared(extra.as_ref().unwrap_or(&self.workspace.scratch).ptr());
+        let fenced_scratch =
+            self.plan.fence.map(|f| Fenced::new(each.max(1) * self.threads, f)).transpose()?;
+        let scratch = Shared(match &fenced_scratch {
+            Some(f) => f.ptr(),
+            None => extra.as_ref().unwrap_or(&self.workspace.scratch).ptr(),
+        });
         let (bufs, syms) = (Shared(bufs.as_mut_ptr()), Shared(syms.as_ptr().cast_mut()));
         let mut failed = 0i64;
         let err = Shared(&raw mut failed);
@@ -295,10 +310,39 @@ impl Call<'_> {
         if !ran {
             return Err(Error::Abi("a parallel loop failed".into()));
         }
+        for f in fenced.iter().filter(|f| f.written) {
+            // SAFETY: the copy has the size of the buffer.
+            unsafe { f.copy.copy_back(self.live[f.buf].ptr) };
+        }
         if failed != 0 {
             return Err(self.failed_check(step, failed));
         }
         Ok(())
+    }
+
+    /// Copies of a kernel's buffers between guard pages; none unless the plan is fenced.
+    fn fenced(&self, step: usize, args: &[(usize, Id, i64)]) -> Result<Vec<FencedBuf>> {
+        let (Some(fence), Step::Kernel { nest, .. }) = (self.plan.fence, &self.plan.program.steps[step])
+        else {
+            return Ok(vec![]);
+        };
+        let params = &self.plan.program.nests[*nest as usize].params;
+        let mut out: Vec<FencedBuf> = vec![];
+        for ((b, ..), param) in args.iter().zip(params) {
+            if let Some(known) = out.iter_mut().find(|f| f.buf == *b) {
+                known.written |= param.written;
+                continue;
+            }
+            let ptr = self.live[*b].ptr;
+            let len = self.plan.buffers[*b].bytes(&self.values)? as usize;
+            if ptr.is_null() || len == 0 {
+                continue;
+            }
+            // SAFETY: a live buffer has the size that the plan computed for it.
+            let copy = unsafe { Fenced::copy_of(ptr, len, fence)? };
+            out.push(FencedBuf { buf: *b, copy, written: param.written });
+        }
+        Ok(out)
     }
 
     #[cold]

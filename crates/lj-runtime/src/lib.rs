@@ -8,12 +8,14 @@
 //! * [`link`] – the ELF loader;
 //! * [`parallel`] – loops on torch's thread pool;
 //! * [`memory`] – arenas kept between calls;
+//! * [`fence`] – guard pages around the buffers of kernels, for tests;
 //! * [`cache`] – the store of compiled programs on disk.
 
 mod build;
 pub mod cache;
 pub mod error;
 mod exec;
+pub mod fence;
 pub mod link;
 pub mod memory;
 mod native;

@@ -1,6 +1,7 @@
 //! What a plan consists of, and what follows from the values of its symbols.
 
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::link::Linked;
 use crate::memory::Pool;
 use crate::native::Native;
@@ -45,6 +46,7 @@ pub struct Plan {
     pub(crate) steps: Vec<PlanStep>,
     pub(crate) outputs: Vec<PlanOutput>,
     pub(crate) profile: Profile,
+    pub(crate) fence: Option<Fence>,
     pub(crate) instances: Mutex<Vec<Arc<Instance>>>,
     /// The code the kernels' pointers point into.
     pub(crate) _code: Vec<Linked>,
@@ -220,6 +222,11 @@ impl Plan {
     /// Frees the memory kept for the next call, of this and of every other plan.
     pub fn release_memory(&self) {
         Pool::global().clear();
+    }
+
+    /// From now on every kernel works between guard pages (see [`crate::fence`]).
+    pub fn set_fenced(&mut self, fence: Option<Fence>) {
+        self.fence = fence;
     }
 
     /// Switches on or off the measuring of every step (some 50 ns a step), from zero.

@@ -20,10 +20,13 @@ PYTEST_ARGS ?=
 TESTS_28 ?= tests/models tests/ops/test_calls.py tests/test_backend.py tests/test_trainer.py
 CASES ?= ../shared/cases
 ZOO ?= ../shared/zoo
+# Such as `--samples 4 --dtypes f32,bf16 --ops 'special.*'`.
+OPINFO_ARGS ?=
 ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
-	test-28 test-models test-fuzz fuzz-quick test-fence test-cases test-zoo bench bench-first \
+	test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
+	test-cases test-zoo bench bench-first \
 	wheel test-wheel print-python print-python-28 clean
 
 help: ## List the targets
@@ -84,6 +87,12 @@ fuzz-quick: setup ## 100 random graphs against eager
 test-fence: setup ## Operators and kept programs with guard pages around every kernel's buffers
 	@for fence in after before; do LJCOMPILE_FENCE=$$fence LJCOMPILE_CACHE=0 \
 		$(PYTHON) $(PYTEST) $(PARALLEL) tests/ops tests/fuzz $(PYTEST_ARGS); done
+
+test-opinfo: setup ## PyTorch's operator database: the fixed sample of the tests
+	@$(PYTHON) tests/opinfo/run_opinfo.py --samples 2 --sample-run
+
+test-opinfo-full: setup ## All of PyTorch's operator database against eager, resumable
+	@$(PYTHON) tests/opinfo/run_opinfo.py --resume build/opinfo.json $(OPINFO_ARGS)
 
 test-cases: setup ## Re-created failures of torch.compile (CASES=, CASES_ARGS=)
 	@$(PYTHON) $(CASES)/run_all.py $(LJ_BACKEND) $(CASES_ARGS)

@@ -1,0 +1,225 @@
+"""Checks PyTorch's operator database against eager, in subprocesses: a crash costs one item.
+
+    run_opinfo.py --samples 4                                 # every operator, dtype and mode
+    run_opinfo.py --resume build/opinfo.json                  # all samples; go on where it stopped
+    run_opinfo.py --dtypes f32,bf16 --modes forward,grad --ops 'special.*'
+    run_opinfo.py --item add:f32:grad                         # one item, in this process
+
+An item is an operator in one dtype and mode; all its samples are one compiled function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+Result = dict[str, Any]
+
+
+def check_one(name: str, samples: int | None, note: Callable[[str], None]) -> Result:
+    """Checks one item by name."""
+    from database import Item
+    from judge import check
+
+    result: Result = {"done": name, "status": "ok", "detail": ""}
+    try:
+        outcome = check(Item.parse(name), samples, note)
+    except Exception as fault:
+        detail = f"{type(fault).__name__}: {fault}\n{traceback.format_exc()[-3000:]}"
+        return {**result, "status": "error", "detail": detail}
+    result["counts"] = {k: v for k, v in dataclasses.asdict(outcome).items() if k != "faults"}
+    if outcome.faults:
+        shown = outcome.faults[:8]
+        if len(outcome.faults) > len(shown):
+            shown.append(f"and {len(outcome.faults) - len(shown)} more")
+        result.update(status="mismatch", detail="\n".join(shown))
+    return result
+
+
+def worker(names: list[str], samples: int | None) -> None:
+    """Checks items by name, a line of JSON before and after each."""
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    for name in names:
+        print(json.dumps({"start": name}), flush=True)
+
+        def note(sample: str, name: str = name) -> None:
+            print(json.dumps({"start": name, "sample": sample}), flush=True)
+
+        print(json.dumps(check_one(name, samples, note)), flush=True)
+
+
+def run_batch(names: list[str], samples: int | None, timeout: float) -> list[Result]:
+    """Results of one subprocess; ends early, with the culprit named, when it dies or hangs."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--samples", str(samples or 0), "--worker", *names],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # No cache: each graph is compiled once, and writing entries takes time.
+        env={"OMP_NUM_THREADS": "2", "LJCOMPILE_CACHE": "0", **os.environ},
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    errors: list[str] = []
+
+    def read() -> None:
+        for line in child.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threads = [
+        threading.Thread(target=read, daemon=True),
+        threading.Thread(target=lambda: errors.extend(child.stderr), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    results: list[Result] = []
+    current, sample = names[0], ""
+    while True:
+        try:
+            line = lines.get(timeout=timeout)
+        except queue.Empty:
+            child.kill()
+            child.wait()
+            detail = f"{sample or 'all samples'}: no result in {timeout} s"
+            results.append({"done": current, "status": "timeout", "detail": detail})
+            return results
+        if line is None:
+            break
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        if "start" in message:
+            current, sample = message["start"], message.get("sample", "")
+        else:
+            results.append(message)
+    code = child.wait()
+    threads[1].join(timeout=5)
+    if code != 0 and len(results) < len(names):
+        tail = "".join(errors)[-2000:]
+        detail = f"{sample or 'all samples'}: exit {code}\n{tail}"
+        results.append({"done": current, "status": "crash", "detail": detail})
+    return results
+
+
+def run(
+    names: list[str],
+    samples: int | None,
+    batch: int,
+    timeout: float,
+    tell: Callable[[Result], None],
+) -> None:
+    """Checks every item, calling `tell` with each result."""
+    waiting = list(names)
+    while waiting:
+        results = run_batch(waiting[:batch], samples, timeout)
+        for result in results:
+            tell(result)
+        waiting = waiting[max(len(results), 1) :]
+
+
+def summary(names: list[str], done: dict[str, Result], seconds: float) -> str:
+    """What a test runner says at the end: failures by item, then the counts."""
+    results = [done[name] for name in names if name in done]
+    lines = []
+    for r in results:
+        if r["status"] != "ok":
+            first = r["detail"].strip().splitlines()[0] if r["detail"].strip() else ""
+            lines.append(f"FAILED {r['done']} - {r['status']}: {first}")
+    count = Counter(r["status"] for r in results)
+    counts = [r["counts"] for r in results if "counts" in r]
+    failed = sum(count.values()) - count["ok"]
+    lines.append(
+        f"{sum(c['samples'] for c in counts)} samples, {sum(c['graphs'] for c in counts)} graphs, "
+        f"{sum(c['breaks'] for c in counts)} graph breaks, "
+        f"{sum(c['samples'] > 0 and not c['graphs'] for c in counts)} items that Dynamo does not "
+        f"capture"
+    )
+    lines.append(f"{failed} failed, {count['ok']} passed in {seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=0, help="samples an item; 0: all")
+    parser.add_argument("--dtypes", default="f32,i64,bf16,bool,f64,f16,c64,i32,u8")
+    parser.add_argument("--modes", default="forward,grad,inplace,errors")
+    parser.add_argument("--ops", default="*", help="patterns of operator names, by commas")
+    parser.add_argument("--sample-run", action="store_true", help="the fixed subset of the tests")
+    parser.add_argument("--batch", type=int, default=60, help="items in one subprocess")
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one item")
+    parser.add_argument("--resume", type=Path, help="file that remembers what is done")
+    parser.add_argument("--failed", action="store_true", help="only what failed before")
+    parser.add_argument("--item", action="append", help="check this item here")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    samples = options.samples or None
+    if options.worker:
+        worker(options.worker, samples)
+        return 0
+    if options.item:
+        results = [check_one(name, samples, print) for name in options.item]
+        for r in results:
+            print(r["done"], r["status"], r["detail"], r.get("counts", ""), sep="\n  ")
+        return int(any(r["status"] != "ok" for r in results))
+
+    from database import items
+
+    patterns = options.ops.split(",")
+    names = [
+        str(item)
+        for item in items(options.dtypes.split(","), options.modes.split(","))
+        if any(fnmatch.fnmatch(item.op, p) for p in patterns)
+    ]
+    if options.sample_run:
+        from sample import chosen
+
+        names = chosen()
+    done: dict[str, Result] = {}
+    if options.resume and options.resume.exists():
+        done = json.loads(options.resume.read_text())
+    if options.failed:
+        names = [n for n in names if n in done and done[n]["status"] != "ok"]
+        todo = list(names)
+    else:
+        todo = [n for n in names if n not in done or done[n]["status"] != "ok"]
+    print(f"{len(names)} items, {len(names) - len(todo)} of them done before", flush=True)
+    start, told = time.time(), 0
+
+    def tell(result: Result) -> None:
+        nonlocal told
+        told += 1
+        done[result["done"]] = result
+        if result["status"] != "ok":
+            detail = result["detail"].strip().replace("\n", "\n    ")
+            print(f"FAILED {result['done']}: {result['status']}\n    {detail}", flush=True)
+        if told % 100 == 0:
+            print(f"{told} of {len(todo)}, {time.time() - start:.0f} s", flush=True)
+        if options.resume and (told % 20 == 0 or told == len(todo)):
+            options.resume.parent.mkdir(parents=True, exist_ok=True)
+            options.resume.write_text(json.dumps(done))
+
+    run(todo, samples, options.batch, options.timeout, tell)
+    print(summary(names, done, time.time() - start))
+    return int(any(done.get(n, {}).get("status") != "ok" for n in names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

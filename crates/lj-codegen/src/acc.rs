@@ -186,20 +186,34 @@ impl Gen<'_, '_> {
 
     // ---- carrying through loops ------------------------------------------------------------
 
+    /// Whether `a` is an accumulator or carry whose loop is being emitted.
+    pub(crate) fn lives(&self, a: AccId) -> bool {
+        self.accs.contains_key(&a) || self.carries.contains_key(&a)
+    }
+
     /// All values of `accs`, in a fixed order.
     pub(crate) fn carried_values(&self, accs: &[AccId]) -> Vec<V> {
-        accs.iter()
-            .filter_map(|a| self.accs.get(a))
-            .flat_map(|s| s.vals.iter().chain(&s.at).copied())
-            .collect()
+        let mut out = vec![];
+        for a in accs {
+            if let Some(s) = self.accs.get(a) {
+                out.extend(s.vals.iter().chain(&s.at));
+            } else if let Some(s) = self.carries.get(a) {
+                out.extend(&s.vals);
+            }
+        }
+        out
     }
 
     /// The inverse of [`Gen::carried_values`].
     pub(crate) fn set_carried(&mut self, accs: &[AccId], values: &[V]) {
         let mut values = values.iter().copied();
         for a in accs {
-            if let Some(s) = self.accs.get_mut(a) {
-                for (slot, v) in s.vals.iter_mut().chain(&mut s.at).zip(values.by_ref()) {
+            let slots: Vec<&mut V> = match self.accs.get_mut(a) {
+                Some(s) => s.vals.iter_mut().chain(&mut s.at).collect(),
+                None => self.carries.get_mut(a).map(|s| s.vals.iter_mut().collect()).unwrap_or_default(),
+            };
+            for slot in slots {
+                if let Some(v) = values.next() {
                     *slot = v;
                 }
             }

@@ -3,7 +3,7 @@
 use crate::Error;
 use lj_ir::pointwise::PwResult;
 use lj_ir::{DType, Expr, PwOp, Sym};
-use lj_schedule::loopnest::{Acc, AccId, Def, Index, Loop, LoopNest, Mem, Reg, Stmt};
+use lj_schedule::loopnest::{Acc, AccId, Carry, Def, Index, Loop, LoopNest, Mem, Reg, Stmt};
 use std::collections::BTreeMap;
 
 /// Estimated cost of one iteration of `body`, in additions.
@@ -13,6 +13,7 @@ pub(crate) fn cost(body: &[Stmt]) -> u32 {
             Stmt::Let { def: Def::Pw { op, .. }, .. } => op.cost(),
             Stmt::Let { def: Def::Load { index, .. }, .. } => 1 + 8 * index.indirect.len() as u32,
             Stmt::Let { def: Def::Convert { .. }, .. } | Stmt::Update { .. } | Stmt::Store { .. } => 1,
+            Stmt::Let { def: Def::Scan { .. }, .. } => 4,
             Stmt::Let { .. } | Stmt::Check { .. } => 0,
             Stmt::For(l) => 2 + cost(&l.body),
         })
@@ -27,6 +28,8 @@ struct Checker<'a> {
     /// Registers defined so far, innermost last.
     defined: Vec<Reg>,
     accs: BTreeMap<AccId, Acc>,
+    /// Carries of the innermost loop that no scan has used yet.
+    carries: BTreeMap<AccId, Carry>,
     results: BTreeMap<AccId, DType>,
     vector: Option<Sym>,
 }
@@ -39,6 +42,7 @@ pub(crate) fn check(nest: &LoopNest) -> Result<(), Error> {
         regs: BTreeMap::new(),
         defined: vec![],
         accs: BTreeMap::new(),
+        carries: BTreeMap::new(),
         results: BTreeMap::new(),
         vector: None,
     };
@@ -155,7 +159,7 @@ impl Checker<'_> {
     }
 
     /// Checks a definition and says whether it varies from lane to lane.
-    fn def(&self, reg: Reg, dtype: DType, def: &Def) -> Result<bool, Error> {
+    fn def(&mut self, reg: Reg, dtype: DType, def: &Def) -> Result<bool, Error> {
         Ok(match def {
             Def::Const(_) => false,
             Def::Expr(e) => {
@@ -175,6 +179,17 @@ impl Checker<'_> {
                     return Ok(false);
                 };
                 self.ensure(*d == dtype, || format!("%{}: result of accumulator {} is {d}", reg.0, a.0))?;
+                self.vector.is_some()
+            }
+            Def::Scan { carry, value } => {
+                let Some(c) = self.carries.remove(carry) else {
+                    let what = || format!("carry {} is not of the innermost loop, or used twice", carry.0);
+                    self.ensure(false, what)?;
+                    return Ok(false);
+                };
+                let (d, _) = self.reg(*value)?;
+                self.ensure(d == c.dtype, || format!("carry {} of {} gets {d}", carry.0, c.dtype))?;
+                self.ensure(dtype == d, || format!("%{}: a scan of {d} is not {dtype}", reg.0))?;
                 self.vector.is_some()
             }
             Def::Pw { op, args } => {
@@ -217,12 +232,27 @@ impl Checker<'_> {
             self.ensure(fresh, || format!("accumulator {} is live twice", a.id.0))?;
             self.results.remove(&a.id);
         }
+        for c in &l.carries {
+            let kernel = c.dtype.in_kernels() && !matches!(c.dtype, DType::F16 | DType::BF16 | DType::Bool);
+            self.ensure(kernel, || format!("carry {} of dtype {}", c.id.0, c.dtype))?;
+            self.ensure(!self.accs.contains_key(&c.id), || format!("carry {} is an accumulator", c.id.0))?;
+            self.results.remove(&c.id);
+            if let Some(r) = c.init {
+                let (d, varies) = self.reg(r)?;
+                self.ensure(d == c.dtype && !varies, || {
+                    format!("carry {} cannot start from %{}", c.id.0, r.0)
+                })?;
+            }
+        }
         if l.vector {
             self.ensure(self.vector.is_none(), || format!("vector loop {} inside a vector loop", l.var))?;
             self.vector = Some(l.var.clone());
         }
         self.syms.push(l.var.clone());
+        let own = l.carries.iter().map(|c| (c.id, c.clone())).collect();
+        let outer = std::mem::replace(&mut self.carries, own);
         self.block(&l.body)?;
+        self.carries = outer;
         self.syms.pop();
         if l.vector {
             self.vector = None;
@@ -230,6 +260,9 @@ impl Checker<'_> {
         for a in &l.accs {
             self.accs.remove(&a.id);
             self.results.insert(a.id, if a.op.is_arg() { DType::I64 } else { a.dtype });
+        }
+        for c in &l.carries {
+            self.results.insert(c.id, c.dtype);
         }
         Ok(())
     }

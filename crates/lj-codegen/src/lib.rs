@@ -8,7 +8,7 @@
 //! The way of a nest: [`check`](mod@check) refuses what is malformed or outside the supported
 //! subset, [`nest`] emits statements and
 //! [`loops`] loops, with [`index`] for subscripts and hoisting,
-//! [`memory`] for loads and stores, [`acc`] for accumulators, [`pointwise`], [`convert`] and
+//! [`memory`] for loads and stores, [`acc`] for accumulators, [`scan`] for running values, [`pointwise`], [`convert`] and
 //! [`math`] for arithmetic, and [`target`] turns the module into an object.
 //!
 //! Invariants: the result depends on the nests and the target only (not on the number of threads);
@@ -24,6 +24,7 @@ mod math;
 mod memory;
 mod nest;
 mod pointwise;
+mod scan;
 mod target;
 
 use inkwell::context::Context;

@@ -11,7 +11,7 @@ use crate::ir::{IPred, K, V};
 use crate::nest::{Gen, Scope, VecLoop};
 use crate::{Error, check};
 use lj_ir::{Expr, ReduceOp};
-use lj_schedule::loopnest::{AccId, Loop, Stmt};
+use lj_schedule::loopnest::{AccId, Def, Loop, Stmt};
 use std::collections::BTreeSet;
 
 /// The iterations of one emitted loop.
@@ -60,6 +60,7 @@ impl<'a, 'c> Gen<'a, 'c> {
             let per_lane = self.vector.is_some();
             self.start_acc(a, copies, per_lane);
         }
+        self.start_carries(l)?;
         let trips = (&l.end - &l.begin).as_int();
         if trips.is_none_or(|n| n > 0) {
             let range = Range {
@@ -77,6 +78,7 @@ impl<'a, 'c> Gen<'a, 'c> {
                 Ok(())
             })?;
         }
+        self.finish_carries(l);
         l.accs.iter().try_for_each(|a| self.finish_acc(a))
     }
 
@@ -88,6 +90,7 @@ impl<'a, 'c> Gen<'a, 'c> {
         for a in &l.accs {
             self.start_acc(a, copies, false);
         }
+        self.start_carries(l)?;
         let lanes = i64::from(self.lanes);
         let step = lanes * copies as i64;
         let extent = &l.end - &l.begin;
@@ -121,6 +124,7 @@ impl<'a, 'c> Gen<'a, 'c> {
             };
             self.lane_loop(l, &range, 0)?;
         }
+        self.finish_carries(l);
         l.accs.iter().try_for_each(|a| self.finish_acc(a))
     }
 
@@ -146,8 +150,7 @@ impl<'a, 'c> Gen<'a, 'c> {
     /// [`CASCADE`] iterations are summed from zero and then added to what came before, and so on for
     /// runs of runs.
     fn carried_range(&mut self, r: &Range, l: &Loop, body: Body<'_, 'a, 'c>) -> Result<(), Error> {
-        let carried: Vec<AccId> =
-            updated(&l.body).into_iter().filter(|a| self.accs.contains_key(a)).collect();
+        let carried: Vec<AccId> = updated(&l.body).into_iter().filter(|a| self.lives(*a)).collect();
         let sums: Vec<AccId> = carried
             .iter()
             .copied()
@@ -271,12 +274,12 @@ impl<'a, 'c> Gen<'a, 'c> {
     }
 }
 
-/// Accumulators updated in `body`, in order.
+/// Accumulators and carries updated in `body`, in order.
 pub(crate) fn updated(body: &[Stmt]) -> BTreeSet<AccId> {
     let mut out = BTreeSet::new();
     for s in body {
         match s {
-            Stmt::Update { acc, .. } => {
+            Stmt::Update { acc, .. } | Stmt::Let { def: Def::Scan { carry: acc, .. }, .. } => {
                 out.insert(*acc);
             }
             Stmt::For(l) => out.extend(updated(&l.body)),

@@ -115,8 +115,24 @@ impl Gen<'_, '_> {
         dtype.bytes() >= 4 && self.target.avx512()
     }
 
+    /// The lanes in the opposite order.
+    fn reversed(&self, v: V) -> V {
+        self.ir.shuffle(v, v, &(0..self.lanes).rev().collect::<Vec<_>>())
+    }
+
+    /// Where a vector starts that goes down from `p`.
+    fn below(&self, p: V, dtype: DType) -> V {
+        let elem = self.ir.ty(kind(dtype, true), 0);
+        self.ir.gep(elem, p, self.ir.int(K::I64, 0, 1 - i64::from(self.lanes)))
+    }
+
     fn load_strided(&mut self, p: V, stride: i64, active: Option<V>, fall: V, dtype: DType) -> V {
         let lanes = self.lanes;
+        if stride == -1 {
+            let active = active.map(|m| self.reversed(m));
+            let v = self.load_vector(self.below(p, dtype), active, fall, dtype);
+            return self.reversed(v);
+        }
         let elem = self.ir.ty(kind(dtype, true), 0);
         if self.gathers(dtype) {
             let ptrs = self.lane_pointers(p, stride, dtype);
@@ -210,6 +226,13 @@ impl Gen<'_, '_> {
                     // width wrong for 1- and 2-byte elements: it writes beyond the element.
                     Some(m) => self.masked_store(v, starts[k], m, align),
                 },
+                Access::Strided(starts, -1) => {
+                    let (v, start) = (self.reversed(v), self.below(starts[k], dtype));
+                    match active.map(|m| self.reversed(m)) {
+                        None => self.ir.store(v, start, align),
+                        Some(m) => self.masked_store(v, start, m, align),
+                    }
+                }
                 Access::Strided(starts, stride) => {
                     let ptrs = self.lane_pointers(starts[k], *stride, dtype);
                     self.scatter(v, ptrs, active, dtype);

@@ -8,6 +8,7 @@
 use crate::Error;
 use crate::acc::AccState;
 use crate::ir::{Block, IPred, Ir, K, V};
+use crate::scan::CarryState;
 use crate::target::Target;
 use lj_ir::{DType, Expr, PwOp, Sym};
 use lj_schedule::loopnest::{AccId, Def, LoopNest, Reg, Stmt};
@@ -82,6 +83,7 @@ pub(crate) struct Gen<'a, 'c> {
     pub(crate) regs: BTreeMap<Reg, RegVal>,
     pub(crate) consts: BTreeMap<Reg, lj_ir::Scalar>,
     pub(crate) accs: BTreeMap<AccId, AccState>,
+    pub(crate) carries: BTreeMap<AccId, CarryState>,
     pub(crate) results: BTreeMap<AccId, RegVal>,
     pub(crate) vector: Option<VecLoop>,
     /// Addresses of params and of scratch rows.
@@ -129,6 +131,7 @@ pub(crate) fn emit(ir: &Ir<'_>, nest: &LoopNest, target: &Target, symbol: &str) 
         regs: BTreeMap::new(),
         consts: BTreeMap::new(),
         accs: BTreeMap::new(),
+        carries: BTreeMap::new(),
         results: BTreeMap::new(),
         vector: None,
         params,
@@ -266,6 +269,7 @@ impl Gen<'_, '_> {
                 Some(r) => (r.val.clone(), r.depth),
                 None => return self.unsupported(format!("accumulator {} is read inside its loop", id.0)),
             },
+            Def::Scan { carry, value } => (self.scan(*carry, *value)?, self.depth()),
         };
         if !matches!(def, Def::Const(_)) {
             self.consts.remove(&reg);

@@ -47,7 +47,6 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["scatter", "index_put", "index_add", "index_copy", "index_fill", "index_reduce", ".put"], "scatter"),
     (&["pool"], "pooling is ATen's"),
     (&["upsample", "grid_sampler", "im2col", "col2im"], "interpolation is ATen's"),
-    (&["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"], "scan"),
     (&["linalg", "cholesky", "triangular", "_svd", "ormqr", "geqrf", "lu_"], "linear algebra is ATen's"),
     (&["fft"], "Fourier transforms are ATen's"),
     (&["embedding_bag"], "embedding bags are ATen's"),

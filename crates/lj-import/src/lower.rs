@@ -7,6 +7,7 @@ mod join;
 mod matmul;
 mod pointwise;
 mod reduce;
+mod scan;
 mod sym;
 mod views;
 
@@ -41,6 +42,7 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             pointwise::BINARY,
             pointwise::OTHER,
             reduce::ROWS,
+            scan::ROWS,
             casts::ROWS,
             create::ROWS,
             indexing::ROWS,

@@ -217,3 +217,19 @@ fn variance_is_two_passes() {
     assert!(got.graph.nodes.iter().any(|n| n.op == Op::Reduce { op: ReduceOp::Sum, dims: vec![1] }));
     assert!(got.graph.nodes.iter().any(|n| n.op == Op::Full(Scalar::float(7.0))));
 }
+
+#[test]
+fn scans_accumulate_as_eager_does() {
+    let (x, i) = (ty(F32, &[4, 8]), ty(I64, &[4, 8]));
+    let got = run(&[x.clone()], "aten.cumsum.default", vec![Node(0), Int(-1)], x.clone());
+    assert_eq!(ops(&got), ["convert", "Scan { op: Sum, dim: 1, reverse: false }"]);
+    assert_eq!(got.graph.tensor(got.graph.def(got.graph.outputs[0]).inputs[0]).dtype, F64);
+    // Integers are converted to the result's dtype and stay in it.
+    let small = ty(I8, &[4, 8]);
+    let got = run(&[small], "aten.cumprod.default", vec![Node(0), Int(0)], i);
+    assert_eq!(ops(&got), ["convert", "Scan { op: Prod, dim: 0, reverse: false }"]);
+    // A row's only element is still added to 0.
+    let one = ty(F64, &[4, 1]);
+    let got = run(&[one.clone()], "aten.cumsum.default", vec![Node(0), Int(1)], one);
+    assert_eq!(ops(&got), ["full 0.0", "add"]);
+}

@@ -57,6 +57,36 @@ impl ReduceOp {
     }
 }
 
+/// How a scan combines an element with those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ScanOp {
+    /// Running sum.
+    Sum,
+    /// Running product.
+    Prod,
+    /// Largest element so far: the last of equal ones (0 or −0), NaN from the first NaN on.
+    Max,
+    /// Smallest element so far, as `Max`.
+    Min,
+    /// `ln Σ eˣ` of floats, overflowing nowhere.
+    LogSumExp,
+}
+
+impl ScanOp {
+    /// Name in `.lj` text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScanOp::Sum => "sum",
+            ScanOp::Prod => "prod",
+            ScanOp::Max => "max",
+            ScanOp::Min => "min",
+            ScanOp::LogSumExp => "logsumexp",
+        }
+    }
+    /// All of them.
+    pub const ALL: [ScanOp; 5] = [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp];
+}
+
 /// A change of shape that moves no data: an affine map from output to input indices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum View {
@@ -161,6 +191,16 @@ pub enum Op {
         op: ReduceOp,
         /// Which dims.
         dims: Vec<usize>,
+    },
+    /// Combines each element with all before it along `dim`, in the operand's dtype; every result is
+    /// converted to the output's dtype, but what goes on is not.
+    Scan {
+        /// How.
+        op: ScanOp,
+        /// Along which dim.
+        dim: usize,
+        /// Whether from the last element to the first, with all after it.
+        reverse: bool,
     },
     /// A view of the only input.
     View(View),

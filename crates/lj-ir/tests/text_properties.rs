@@ -115,6 +115,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Convert),
         1 => Just(Op::Copy),
         1 => (select(&ReduceOp::ALL[..]), dims()).prop_map(|(op, dims)| Op::Reduce { op, dims }),
+        1 => (select(&ScanOp::ALL[..]), 0usize..9, any::<bool>())
+            .prop_map(|(op, dim, reverse)| Op::Scan { op, dim, reverse }),
         4 => view.prop_map(Op::View),
         2 => scalar().prop_map(Op::Full),
         1 => expr().prop_map(Op::FullSym),

@@ -217,7 +217,7 @@ impl<'g> Analysis<'g> {
             ops[i] = u32::from(own > 0).saturating_add(sum(&|x| ops[x]));
             self.realised[i] = match &node.op {
                 Op::View(_) => self.copied[i],
-                Op::Reduce { .. } | Op::EmbeddingGrad { .. } => true,
+                Op::Reduce { .. } | Op::Scan { .. } | Op::EmbeddingGrad { .. } => true,
                 _ if self.stored[i] || ops[i] > MAX_INLINE_OPS => true,
                 Op::Cat { .. } if node.inputs.len() > MAX_INLINE_CAT => true,
                 Op::Full(_) | Op::FullSym(_) | Op::Iota { .. } => false,

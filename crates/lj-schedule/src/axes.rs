@@ -11,6 +11,20 @@ pub struct Axis {
     pub dim: usize,
     /// Number of iterations.
     pub extent: Expr,
+    /// Whether it is walked from the last element to the first.
+    pub reverse: bool,
+}
+
+impl Axis {
+    /// An axis of `dim`, walked forwards.
+    pub fn new(dim: usize, extent: Expr) -> Axis {
+        Axis { dim, extent, reverse: false }
+    }
+
+    /// The element that iteration `i` is about.
+    pub fn at(&self, i: Expr) -> Expr {
+        if self.reverse { &self.extent - &Expr::ONE - i } else { i }
+    }
 }
 
 /// Index expressions of a nest, over space variables.
@@ -119,12 +133,12 @@ impl Uses {
                     for (e, _) in &mut self.list {
                         *e = e.substitute(&|s| (*s == outer).then_some(Expr::ZERO));
                     }
-                    *top = Axis { dim: d, extent: &top.extent * &space[d] };
+                    *top = Axis::new(d, &top.extent * &space[d]);
                     // The merged axis has the inner dim's stride, but more iterations.
                     continue;
                 }
             }
-            out.push(Axis { dim: d, extent: space[d].clone() });
+            out.push(Axis::new(d, space[d].clone()));
         }
         out
     }

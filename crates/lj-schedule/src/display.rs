@@ -38,12 +38,18 @@ fn statements(f: &mut fmt::Formatter<'_>, body: &[Stmt], depth: usize) -> fmt::R
                     Def::Pw { op, args } => format!("{} {}", op.name(), list(args, |r| format!("r{}", r.0))),
                     Def::Convert { arg } => format!("convert r{}", arg.0),
                     Def::Acc(a) => format!("acc{}", a.0),
+                    Def::Scan { carry, value } => format!("scan acc{} <- r{}", carry.0, value.0),
                 };
                 writeln!(f, "{pad}r{}: {dtype} = {def}", reg.0)?;
             }
             Stmt::For(l) => {
                 let kind = if l.vector { "lanes" } else { "for" };
-                let accs = list(&l.accs, |a| format!("acc{} = {}:{}", a.id.0, a.op.name(), a.dtype));
+                let accs = l.accs.iter().map(|a| format!("acc{} = {}:{}", a.id.0, a.op.name(), a.dtype));
+                let carries = l.carries.iter().map(|c| {
+                    let from = c.init.map_or(String::new(), |r| format!(" from r{}", r.0));
+                    format!("acc{} = scan {}:{}{from}", c.id.0, c.op.name(), c.dtype)
+                });
+                let accs = accs.chain(carries).collect::<Vec<_>>().join(", ");
                 let accs = if accs.is_empty() { accs } else { format!(" with {accs}") };
                 writeln!(f, "{pad}{kind} {} in {} .. {}{accs}:", l.var, l.begin, l.end)?;
                 statements(f, &l.body, depth + 1)?;

@@ -8,9 +8,9 @@ use crate::analysis::Analysis;
 use crate::coords::{Bounds, broadcast_coords, view_coords};
 use crate::error::Error;
 use crate::items::index_operand_coords;
-use crate::loopnest::{Acc, AccId, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
+use crate::loopnest::{Acc, AccId, Carry, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
 use crate::nest_info::{collect_symbols, loop_vars};
-use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, Sym, ValueId};
+use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, ScanOp, Sym, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a parameter of a nest is.
@@ -47,6 +47,7 @@ type Key = (ValueId, Vec<Expr>, Option<Reg>);
 struct Scope {
     var: Option<Sym>,
     head: Option<(Expr, Expr, bool, Vec<Acc>)>,
+    carries: Vec<Carry>,
     body: Vec<Stmt>,
     memo: BTreeMap<Key, Reg>,
 }
@@ -79,7 +80,8 @@ pub struct Emitter<'a, 'g> {
 impl<'a, 'g> Emitter<'a, 'g> {
     /// An emitter whose outermost scope is one iteration of the parallel loop over `parallel`.
     pub fn new(a: &'a Analysis<'g>, bounds: Bounds, members: BTreeSet<ValueId>, parallel: Sym) -> Self {
-        let scope = Scope { var: Some(parallel), head: None, body: vec![], memo: BTreeMap::new() };
+        let (carries, memo) = (vec![], BTreeMap::new());
+        let scope = Scope { var: Some(parallel), head: None, carries, body: vec![], memo };
         Emitter {
             a,
             bounds,
@@ -113,6 +115,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
         self.scopes.push(Scope {
             var: Some(var),
             head: Some((begin, end, vector, accs)),
+            carries: vec![],
             body: vec![],
             memo: BTreeMap::new(),
         });
@@ -120,11 +123,11 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// Closes the innermost loop.
     pub fn close(&mut self) {
-        let Some(s) = self.scopes.pop() else { return };
+        let Some(Scope { var, head, carries, body, .. }) = self.scopes.pop() else { return };
         if let (Some((begin, end, vector, accs)), Some(var), Some(parent)) =
-            (s.head, s.var, self.scopes.last_mut())
+            (head, var, self.scopes.last_mut())
         {
-            parent.body.push(Stmt::For(Loop { var, begin, end, vector, accs, body: s.body }));
+            parent.body.push(Stmt::For(Loop { var, begin, end, vector, accs, carries, body }));
         }
     }
 
@@ -133,6 +136,13 @@ impl<'a, 'g> Emitter<'a, 'g> {
         self.accs += 1;
         self.note(op.name());
         Acc { id: AccId(self.accs - 1), op, dtype }
+    }
+
+    /// Makes the innermost loop the owner of an accumulator.
+    pub fn own(&mut self, acc: Acc) {
+        if let Some((_, _, _, accs)) = self.scopes.last_mut().and_then(|s| s.head.as_mut()) {
+            accs.push(acc);
+        }
     }
 
     /// A fresh thread-private row.
@@ -183,6 +193,21 @@ impl<'a, 'g> Emitter<'a, 'g> {
     pub fn result(&mut self, acc: &Acc) -> Reg {
         let dtype = if acc.op.is_arg() { DType::I64 } else { acc.dtype };
         self.define(dtype, Def::Acc(acc.id), self.depth())
+    }
+
+    /// The running value of a scan along the innermost loop, `value` included, and the carry, for its
+    /// final value. `init` is what stands before the loop.
+    pub fn scan(&mut self, op: ScanOp, value: Reg, init: Option<Reg>) -> (Reg, AccId) {
+        self.note(op.name());
+        let (id, dtype, depth) = (AccId(self.accs), self.dtype(value), self.depth());
+        self.accs += 1;
+        self.scopes[depth].carries.push(Carry { id, op, dtype, init });
+        (self.define(dtype, Def::Scan { carry: id, value }, depth), id)
+    }
+
+    /// The final value of a carry, in the current scope.
+    pub fn carried(&mut self, carry: AccId, dtype: DType) -> Reg {
+        self.define(dtype, Def::Acc(carry), self.depth())
     }
 
     /// A constant.

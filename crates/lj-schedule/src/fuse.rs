@@ -24,6 +24,8 @@ pub enum Role {
     Outer,
     /// A reduction over all dims that are not row dims.
     Col,
+    /// A scan along the row, which then has one dim.
+    Scan,
 }
 
 /// Items that share one kernel.
@@ -224,8 +226,12 @@ impl Fuser<'_, '_> {
                 return;
             }
         }
-        let rows = item.reduce.as_ref().map(|(_, m)| m.clone());
-        let role = if rows.is_some() { Role::Row } else { Role::Full };
+        let rows = item.rows();
+        let role = match (&item.reduce, &item.scan) {
+            (Some(_), _) => Role::Row,
+            (_, Some(_)) => Role::Scan,
+            _ => Role::Full,
+        };
         let group = Group { items: vec![i], roles: vec![role], space: item.domain.clone(), rows };
         let unit = self.new_unit(Unit::Group(group), deps);
         self.register(i, unit, 0);
@@ -276,6 +282,7 @@ impl Fuser<'_, '_> {
         let item = &self.items[i];
         for outer in [false, true] {
             if let Some((group, role)) = self.fit(g, item, outer)
+                && self.scans_fit(&group, item, role)
                 && self.reads_fit(&group, item, role, u)
             {
                 return Some((group, role));
@@ -284,13 +291,28 @@ impl Fuser<'_, '_> {
         None
     }
 
+    /// Scans need a row of one dim, which one loop walks in order: all of them in the same, and forwards
+    /// if something asks for the first position. They know no columns.
+    fn scans_fit(&self, group: &Group, item: &Item, role: Role) -> bool {
+        let members = || group.items.iter().map(|&i| &self.items[i]).chain([item]);
+        let ways: BTreeSet<bool> = members().filter_map(|i| i.scan.map(|(_, _, reverse)| reverse)).collect();
+        let positions = members().any(|i| i.reduce.as_ref().is_some_and(|(op, _)| op.is_arg()));
+        let columns = group.roles.contains(&Role::Col) || role == Role::Col;
+        let one_dim = || group.rows.as_ref().is_some_and(|r| r.iter().filter(|r| **r).count() == 1);
+        match (ways.len(), ways.contains(&true)) {
+            (0, _) => true,
+            (1, reverse) => one_dim() && !columns && !(reverse && positions),
+            _ => false,
+        }
+    }
+
     /// Refines the space for the item; `outer` tries it as once-per-row.
     fn fit(&self, g: &Group, item: &Item, outer: bool) -> Option<(Group, Role)> {
         let facts = &self.a.graph.facts;
         let mut group = g.clone();
         if outer {
             let rows = g.rows.as_ref()?;
-            if item.reduce.is_some() {
+            if item.rows().is_some() {
                 return None;
             }
             let kept: Vec<Expr> =
@@ -319,16 +341,18 @@ impl Fuser<'_, '_> {
         };
         group.rows = g.rows.as_ref().map(|r| spread(r, &cover));
         group.space = parts;
-        let Some((op, mask)) = &item.reduce else { return Some((group, Role::Full)) };
-        let mask = spread(mask, &cover_item);
+        let Some(mask) = item.rows() else { return Some((group, Role::Full)) };
+        let mask = spread(&mask, &cover_item);
         let has_col = g.roles.contains(&Role::Col);
+        let role = if item.scan.is_some() { Role::Scan } else { Role::Row };
+        if group.rows.is_none() {
+            group.rows = Some(mask);
+            return Some((group, role));
+        }
+        let arg = item.reduce.as_ref().is_none_or(|(op, _)| op.is_arg());
         match &group.rows {
-            None => {
-                group.rows = Some(mask);
-                Some((group, Role::Row))
-            }
-            Some(rows) if *rows == mask => Some((group, Role::Row)),
-            Some(rows) if rows.iter().zip(&mask).all(|(a, b)| a != b) && !op.is_arg() => {
+            Some(rows) if *rows == mask => Some((group, role)),
+            Some(rows) if rows.iter().zip(&mask).all(|(a, b)| a != b) && !arg => {
                 // One of the two sets is the rows: the one with the innermost dim.
                 let inner = |m: &[bool]| m.last().copied().unwrap_or(false);
                 if inner(rows) {
@@ -359,7 +383,7 @@ impl Fuser<'_, '_> {
                 group.rows = Some(mask);
                 Some((group, Role::Row))
             }
-            Some(_) => None,
+            _ => None,
         }
     }
 
@@ -380,7 +404,8 @@ impl Fuser<'_, '_> {
             }
             let maker = &self.items[group.items[position]];
             let maker_role = group.roles[position];
-            if maker_role == Role::Col || (role == Role::Outer && maker_role == Role::Full) {
+            let per_point = matches!(maker_role, Role::Full | Role::Scan);
+            if maker_role == Role::Col || (role == Role::Outer && per_point) {
                 return false;
             }
             let Some((_, result)) = group.coords(maker, maker_role, facts) else { return false };

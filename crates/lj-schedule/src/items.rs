@@ -3,7 +3,7 @@
 use crate::analysis::Analysis;
 use crate::coords::{Bounds, broadcast_coords, view_coords};
 use crate::error::Error;
-use lj_ir::{Expr, NodeId, Op, ReduceOp, Sym, ValueId};
+use lj_ir::{Expr, NodeId, Op, ReduceOp, ScanOp, Sym, ValueId};
 use std::collections::BTreeSet;
 
 /// Where an item's result goes.
@@ -35,6 +35,8 @@ pub struct Item {
     pub domain: Vec<Expr>,
     /// For a reduction: how, and which dims of the domain are reduced.
     pub reduce: Option<(ReduceOp, Vec<bool>)>,
+    /// For a scan: how, along which dim of the domain, and whether backwards.
+    pub scan: Option<(ScanOp, usize, bool)>,
     /// Where the result goes.
     pub dest: Dest,
     /// Realised values it reads, with coordinates over [`domain_var`]s (and opaque symbols for
@@ -48,6 +50,13 @@ pub fn domain_var(d: usize) -> Sym {
 }
 
 impl Item {
+    /// The dims of the domain that must be walked in one loop: those reduced, or that of a scan.
+    pub fn rows(&self) -> Option<Vec<bool>> {
+        let scanned =
+            |(_, dim, _): &(ScanOp, usize, bool)| (0..self.domain.len()).map(|d| d == *dim).collect();
+        self.reduce.as_ref().map(|(_, m)| m.clone()).or_else(|| self.scan.as_ref().map(scanned))
+    }
+
     /// Extents of what it produces.
     pub fn result_shape(&self) -> Vec<Expr> {
         match &self.reduce {
@@ -90,6 +99,10 @@ pub fn item(a: &Analysis, value: ValueId, node: NodeId, dest: Dest) -> Result<It
         }
         _ => None,
     };
+    let scan = match (&def.op, &dest) {
+        (Op::Scan { op, dim, reverse }, Dest::Own) => Some((*op, *dim, *reverse)),
+        _ => None,
+    };
     let domain = if reduce.is_some() {
         a.graph.tensor(def.inputs[0]).shape.clone()
     } else {
@@ -101,13 +114,13 @@ pub fn item(a: &Analysis, value: ValueId, node: NodeId, dest: Dest) -> Result<It
     }
     let coords: Vec<Expr> = (0..domain.len()).map(|d| Expr::sym(domain_var(d).name())).collect();
     let mut walk = Walk { a, bounds, reads: vec![], seen: BTreeSet::new(), opaque: 0 };
-    match (&reduce, &dest) {
-        (Some(_), _) => walk.value(def.inputs[0], coords, false)?,
-        (None, Dest::Own) => walk.value(value, coords, true)?,
+    match &dest {
+        _ if reduce.is_some() || scan.is_some() => walk.value(def.inputs[0], coords, false)?,
+        Dest::Own => walk.value(value, coords, true)?,
         // A part or a mutation reads its value, which may itself be realised.
-        (None, _) => walk.value(value, coords, false)?,
+        _ => walk.value(value, coords, false)?,
     }
-    Ok(Item { value, node, domain, reduce, dest, reads: walk.reads })
+    Ok(Item { value, node, domain, reduce, scan, dest, reads: walk.reads })
 }
 
 /// Values that `roots` read in memory or from other kernels.

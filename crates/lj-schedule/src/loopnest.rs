@@ -12,14 +12,14 @@
 //! A masked-off load yields `fallback` and touches no memory. Arithmetic registers are never
 //! 16-bit floats: a `Load` of those is followed by `Convert`.
 
-use lj_ir::{DType, Expr, PwOp, ReduceOp, Scalar, Sym};
+use lj_ir::{DType, Expr, PwOp, ReduceOp, Scalar, ScanOp, Sym};
 use serde::{Deserialize, Serialize};
 
 /// An SSA register; numbered from 0 within a nest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Reg(pub u32);
 
-/// An accumulator; numbered from 0 within a nest.
+/// An accumulator or carry; numbered from 0 within a nest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AccId(pub u32);
 
@@ -114,9 +114,32 @@ pub enum Def {
         /// The operand.
         arg: Reg,
     },
-    /// Final value of an accumulator whose loop has ended. For `ArgMax`/`ArgMin` the register is i64
-    /// and holds the index, otherwise it has the accumulator's dtype.
+    /// Final value of an accumulator or carry whose loop has ended. For `ArgMax`/`ArgMin` the register
+    /// is i64 and holds the index, otherwise it has the accumulator's dtype.
     Acc(AccId),
+    /// `carry = op(carry, value)`, and the register is the new value. In the vector loop that owns the carry, lanes follow each other in the order
+    /// of iterations; a carry of a serial loop inside a vector loop belongs to its lane. Stands in the
+    /// body of the owning loop itself, once.
+    Scan {
+        /// The carry.
+        carry: AccId,
+        /// The value.
+        value: Reg,
+    },
+}
+
+/// What a scan hands from one iteration of a loop to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Carry {
+    /// Identity, among the accumulators.
+    pub id: AccId,
+    /// How it combines.
+    pub op: ScanOp,
+    /// Dtype of what is combined (never a 16-bit float).
+    pub dtype: DType,
+    /// What stands before the first iteration, a uniform register defined outside of the loop; the
+    /// operation's neutral element if absent.
+    pub init: Option<Reg>,
 }
 
 /// An accumulator, initialised to the operation's neutral element when its loop starts.
@@ -145,6 +168,8 @@ pub struct Loop {
     /// across lanes at the end; a serial loop inside a vector loop has one accumulator per lane.
     /// An accumulator may be updated in any loop nested in the one that owns it.
     pub accs: Vec<Acc>,
+    /// What scans carry through this loop.
+    pub carries: Vec<Carry>,
     /// What an iteration does.
     pub body: Vec<Stmt>,
 }

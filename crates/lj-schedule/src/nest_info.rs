@@ -57,6 +57,7 @@ pub(crate) fn cost(nest: &LoopNest) -> Expr {
                                     Def::Load { .. } => 10 + 12 * dtype.bytes(),
                                     Def::Pw { op, .. } => 20 * i64::from(op.cost()),
                                     Def::Convert { .. } => 30,
+                                    Def::Scan { .. } => 60,
                                     _ => 0,
                                 },
                         )

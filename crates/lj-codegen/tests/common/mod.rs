@@ -141,8 +141,17 @@ impl Build {
             end: range.1,
             vector,
             accs: accs.iter().map(|a| (*a).clone()).collect(),
+            carries: vec![],
             body,
         }));
+    }
+
+    /// The loop that was closed last.
+    pub fn last_loop(&mut self) -> &mut Loop {
+        match self.open.last_mut().and_then(|b| b.last_mut()) {
+            Some(Stmt::For(l)) => l,
+            _ => panic!("no loop"),
+        }
     }
 
     /// The nest as it stands.

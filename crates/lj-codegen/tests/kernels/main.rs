@@ -8,3 +8,4 @@ mod common;
 mod math;
 mod memory;
 mod reduce;
+mod scan;

@@ -36,6 +36,9 @@ pub(super) const ROWS: &[Row] = &[
             _ => vec![],
         };
         let ty = cx.result()?.clone();
+        if let Some(r) = super::scan::turned(cx, x, &dims, &ty) {
+            return Ok(Val::Tensor(r));
+        }
         let op = if dims.is_empty() { Op::Copy } else { Op::View(View::Flip(dims)) };
         Ok(Val::Tensor(cx.push(op, vec![x], ty)))
     }),

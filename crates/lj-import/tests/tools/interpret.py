@@ -158,6 +158,8 @@ class Interpreter:
                 return (torch.arange(shape[0]) * step + start).to(dtype)
             case "Reduce":
                 return self.reduce(p["op"], x, p["dims"])
+            case "Scan":
+                return self.scan(p["op"], x, p["dim"], p["reverse"]).to(dtype)
             case "View":
                 return self.view(p, x, shape, env)
             case "Index":
@@ -185,6 +187,16 @@ class Interpreter:
                     return (torch.addmm if x.dim() == 2 else torch.baddbmm)(ins[2], x, ins[1])
                 return x @ ins[1]
         raise NotImplementedError(kind)
+
+    def scan(self, op, x, dim, reverse):
+        f = {
+            "Sum": lambda x: x.cumsum(dim, dtype=x.dtype),
+            "Prod": lambda x: x.cumprod(dim, dtype=x.dtype),
+            "Max": lambda x: x.cummax(dim).values,
+            "Min": lambda x: x.cummin(dim).values,
+            "LogSumExp": lambda x: x.logcumsumexp(dim),
+        }[op]
+        return f(x.flip(dim)).flip(dim) if reverse else f(x)
 
     def reduce(self, op, x, dims):
         f = {

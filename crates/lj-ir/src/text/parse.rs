@@ -6,7 +6,7 @@ use super::lex::Token;
 use crate::expr::{Expr, Sym};
 use crate::facts::SymInfo;
 use crate::graph::{Graph, Mutation, Node, NodeId, Prov, Value, ValueId};
-use crate::op::{Arg, ExternCall, Op, ReduceOp, View};
+use crate::op::{Arg, ExternCall, Op, ReduceOp, ScanOp, View};
 use crate::pointwise::PwOp;
 use std::collections::{BTreeMap, HashMap};
 
@@ -217,6 +217,13 @@ impl Parser {
                 };
                 self.key("dims")?;
                 Op::Reduce { op, dims: self.indices()? }
+            }
+            ("scan", name) => {
+                let Some(op) = ScanOp::ALL.into_iter().find(|op| op.name() == name) else {
+                    return self.error_before("a scan");
+                };
+                let reverse = self.eat_word("reverse");
+                Op::Scan { op, dim: self.dim()?, reverse }
             }
             ("view", kind) => Op::View(self.view(kind)?),
             ("full", "") => Op::Full(self.scalar()?),

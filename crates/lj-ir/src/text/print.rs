@@ -183,6 +183,9 @@ fn write_op(f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
             write!(f, "reduce.{} dims=", op.name())?;
             write_list(f, dims)
         }
+        Op::Scan { op, dim, reverse } => {
+            write!(f, "scan.{}{} dim={dim}", op.name(), if *reverse { " reverse" } else { "" })
+        }
         Op::View(View::Permute(perm)) => {
             f.write_str("view.permute ")?;
             write_list(f, perm)

@@ -4,7 +4,7 @@ use super::{Check, ensure, same_shape};
 use crate::dtype::{DType, Device};
 use crate::expr::Expr;
 use crate::graph::{Graph, Node, TensorType, Type};
-use crate::op::{Arg, Op, ReduceOp, View};
+use crate::op::{Arg, Op, ReduceOp, ScanOp, View};
 use crate::pointwise::{PwOp, PwResult};
 use crate::shape::broadcast;
 
@@ -97,6 +97,7 @@ impl Checker<'_> {
                 self.shape(&self.ins[0].shape)
             }
             Op::Reduce { op, dims } => self.reduce(*op, dims),
+            Op::Scan { op, dim, .. } => self.scan(*op, *dim),
             Op::View(view) => {
                 self.arity(1)?;
                 self.result(self.ins[0].dtype)?;
@@ -200,6 +201,18 @@ impl Checker<'_> {
         self.result(if op.is_arg() { DType::I64 } else { x.dtype })?;
         let rest = x.shape.iter().enumerate().filter(|(i, _)| !dims.contains(i));
         self.shape(&rest.map(|(_, e)| e.clone()).collect::<Vec<_>>())
+    }
+
+    fn scan(&self, op: ScanOp, dim: usize) -> Check {
+        self.arity(1)?;
+        let x = self.ins[0];
+        ensure!(dim < x.rank(), "there is no dim {dim} in a {}-d tensor", x.rank());
+        let accepted = match op {
+            ScanOp::LogSumExp => x.dtype.is_float() && !is_half(x.dtype),
+            _ => !is_half(x.dtype) && x.dtype != DType::Bool,
+        };
+        ensure!(accepted, "a scan of `{}` does not exist for {}", op.name(), x.dtype);
+        self.shape(&x.shape)
     }
 
     fn view(&self, view: &View, x: &TensorType) -> Check {

@@ -29,7 +29,7 @@ impl Lowering<'_, '_> {
         let order = self.inner_order(uses, inner);
         let mut inner = uses.merge(&order, &self.group.space, self.facts);
         if inner.is_empty() {
-            inner.push(Axis { dim: usize::MAX, extent: Expr::ONE });
+            inner.push(Axis::new(usize::MAX, Expr::ONE));
         }
         let mut em = self.emitter(members);
         self.hold_others(&mut em, &[&outer, &inner]);

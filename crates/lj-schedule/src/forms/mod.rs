@@ -7,10 +7,12 @@
 //! | lanes | the contiguous dim is kept | vector over it, serial loops over the reduced dims inside |
 //! | columns | reductions over everything but the contiguous dims | parallel over chunks of rows with a partial row each, then a nest that combines the partial rows |
 //! | split | few long rows | parallel over pieces of rows, then a nest that combines |
+//! | scan | a running value along the row | as rows or lanes; few long rows in two passes over pieces |
 
 mod columns;
 mod pointwise;
 mod rows;
+mod scan;
 mod scatter;
 
 pub use scatter::embedding_grad;
@@ -90,10 +92,11 @@ impl<'a> Lowering<'a, '_> {
         };
         let vector = uses.contiguous_dim(&all, &self.group.space, self.facts).or(all.last().copied());
         let (inner, outer): (Vec<usize>, Vec<usize>) = all.iter().partition(|&&d| rows[d]);
-        let hint = |dims: &[usize]| {
-            dims.iter().map(|&d| self.facts.hint(&self.group.space[d]) as f64).product::<f64>()
-        };
+        let hint = |dims: &[usize]| self.hint(dims);
         let has = |r: Role| members.iter().any(|m| m.role == r);
+        if has(Role::Scan) {
+            return self.scans(&members, &mut uses, &outer, &inner, vector);
+        }
         let one_level = members.iter().all(|m| m.level == 0 || m.role == Role::Outer);
         let row_arg = members.iter().any(|m| m.item.reduce.as_ref().is_some_and(|(op, _)| op.is_arg()));
         if vector.is_none_or(|v| rows[v]) {
@@ -105,7 +108,7 @@ impl<'a> Lowering<'a, '_> {
                 return self.split(&members, &mut uses, &outer, &inner);
             }
             return Ok(Lowered {
-                nests: vec![self.rows(&members, &mut uses, &outer, &inner)?],
+                nests: vec![self.rows(&members, &mut uses, &outer, &inner, true)?],
                 partials: vec![],
             });
         }
@@ -127,6 +130,11 @@ impl<'a> Lowering<'a, '_> {
         })
     }
 
+    /// Estimated number of points of `dims`.
+    fn hint(&self, dims: &[usize]) -> f64 {
+        dims.iter().map(|&d| self.facts.hint(&self.group.space[d]) as f64).product()
+    }
+
     fn members(&self) -> Result<Vec<Member<'a>>, Error> {
         let mut out: Vec<Member> = vec![];
         for (&i, &role) in self.group.items.iter().zip(&self.group.roles) {
@@ -146,9 +154,9 @@ impl<'a> Lowering<'a, '_> {
         }
         for i in 0..out.len() {
             let m = &out[i];
-            out[i].keep = m.role == Role::Full
+            out[i].keep = matches!(m.role, Role::Full | Role::Scan)
                 && m.item.dest == Dest::Own
-                && (m.store || self.a.cost[m.item.value.index()] >= KEEP_COST)
+                && (m.store || m.role == Role::Scan || self.a.cost[m.item.value.index()] >= KEEP_COST)
                 && out.iter().any(|o| {
                     o.level > m.level
                         && o.role != Role::Outer
@@ -173,7 +181,7 @@ impl<'a> Lowering<'a, '_> {
                 rows::position(&mut em, m);
             }
             match m.role {
-                Role::Row | Role::Outer => {
+                Role::Row | Role::Outer | Role::Scan => {
                     em.known.insert(m.item.value, Known::Reg(r));
                 }
                 _ => {}
@@ -187,7 +195,7 @@ impl<'a> Lowering<'a, '_> {
 
     /// The value of a member at its place in the loop: of what it reduces, for reductions.
     fn evaluate(&self, em: &mut Emitter<'a, '_>, m: &Member) -> Result<Reg, Error> {
-        if m.item.reduce.is_some() {
+        if m.item.reduce.is_some() || m.item.scan.is_some() {
             let x = self.a.graph.def(m.item.value).inputs[0];
             let r = em.value(x, &m.domain, None)?;
             let dtype = em.dtype(r).compute();
@@ -239,7 +247,14 @@ impl<'a> Lowering<'a, '_> {
         let mut axes = uses.merge(&order, &self.group.space, self.facts);
         if axes.is_empty() {
             let d = self.group.rows.as_ref().and_then(|r| r.iter().position(|x| *x)).unwrap_or(usize::MAX);
-            axes.push(Axis { dim: d, extent: Expr::ONE });
+            axes.push(Axis::new(d, Expr::ONE));
+        }
+        // All scans of a group go one way.
+        let scans = self.group.items.iter().filter_map(|&i| self.items[i].scan);
+        if scans.into_iter().any(|(_, _, reverse)| reverse) {
+            for a in &mut axes {
+                a.reverse = true;
+            }
         }
         axes
     }
@@ -289,7 +304,7 @@ fn open_axes_from(
         // Names repeat from level to level; loops of one name never nest.
         let var = Sym::new(&format!("i{prefix}{k}"));
         em.declare(&var, ax.extent.clone());
-        em.place_var(space_var(ax.dim), Expr::sym(var.name()));
+        em.place_var(space_var(ax.dim), ax.at(Expr::sym(var.name())));
         let (begin, end) = range.take().unwrap_or((Expr::ZERO, ax.extent.clone()));
         em.open(var, begin, end, vector && k + 1 == axes.len(), accs.take().unwrap_or_default());
     }

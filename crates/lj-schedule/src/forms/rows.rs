@@ -30,6 +30,7 @@ impl<'a> Lowering<'a, '_> {
         uses: &mut Uses,
         outer: &[usize],
         inner: &[usize],
+        vector: bool,
     ) -> Result<FinishedNest, Error> {
         let order = uses.order(outer, false, self.facts);
         let outer = uses.merge(&order, &self.group.space, self.facts);
@@ -39,7 +40,7 @@ impl<'a> Lowering<'a, '_> {
         let extent = Expr::product(outer.iter().map(|a| &a.extent));
         em.declare(&Sym::new("p"), extent.clone());
         decode(&mut em, &outer, &Expr::sym("p"));
-        self.levels(&mut em, members, &Row { inner: &inner, vector: true, partial: None, lane: None })?;
+        self.levels(&mut em, members, &Row { inner: &inner, vector, partial: None, lane: None })?;
         Ok(em.finish_nest(Sym::new("p"), extent))
     }
 
@@ -115,6 +116,9 @@ impl<'a> Lowering<'a, '_> {
             for _ in row.inner {
                 em.close();
             }
+            for m in here.iter().filter(|m| m.role == Role::Scan) {
+                em.known.remove(&m.item.value);
+            }
             for (v, mem, flat) in kept {
                 em.known.insert(v, Known::At(mem, flat));
             }
@@ -164,10 +168,14 @@ impl<'a> Lowering<'a, '_> {
                     em.store(mem, place, after, None);
                 }
                 _ => {
-                    if !m.store && !m.keep {
+                    if m.role != Role::Scan && !m.store && !m.keep {
                         continue;
                     }
-                    let r = self.evaluate(em, m)?;
+                    let r = if m.role == Role::Scan {
+                        self.running(em, m, None)?.0
+                    } else {
+                        self.evaluate(em, m)?
+                    };
                     if m.store {
                         self.store(em, m, r);
                     }

@@ -26,7 +26,7 @@ ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
 	test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
-	test-cases test-zoo bench bench-first \
+	test-stress test-cases test-zoo bench bench-first \
 	wheel test-wheel print-python print-python-28 clean
 
 help: ## List the targets
@@ -93,6 +93,9 @@ test-opinfo: setup ## PyTorch's operator database: the fixed sample of the tests
 
 test-opinfo-full: setup ## All of PyTorch's operator database against eager, resumable
 	@$(PYTHON) tests/opinfo/run_opinfo.py --resume build/opinfo.json $(OPINFO_ARGS)
+
+test-stress: setup ## A minute of eight threads; 5,000 compilations without a leak
+	@LJ_STRESS=60 LJ_COMPILES=5000 $(PYTHON) $(PYTEST) tests/test_processes.py $(PYTEST_ARGS)
 
 test-cases: setup ## Re-created failures of torch.compile (CASES=, CASES_ARGS=)
 	@$(PYTHON) $(CASES)/run_all.py $(LJ_BACKEND) $(CASES_ARGS)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import harness
 import pytest
 import torch
-from torch import Tensor
-
 from ljcompile import stats
+from torch import Tensor
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
@@ -168,7 +167,7 @@ def test_gradients() -> None:
     def fn(x):
         y = x.sigmoid() + 0.1
         out = [x.cumsum(0), y.cumprod(1), *x.cummax(1)[:1], *x.cummin(0)[:1], x.logcumsumexp(1)]
-        return out + [(x * 2).cumsum(-1).sin()]
+        return [*out, (x * 2).cumsum(-1).sin()]
 
     x = torch.randn(7, 21, generator=torch.Generator().manual_seed(4))
     out, eager = harness.with_gradients(fn, [x])

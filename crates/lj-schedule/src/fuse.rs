@@ -114,6 +114,10 @@ struct Fuser<'a, 'g> {
     /// Unit, position within it, of the item that computes a value for itself.
     member: BTreeMap<ValueId, (usize, usize)>,
     last_effect: Option<usize>,
+    /// For each value, the nodes that give sizes it is made with.
+    definers: Vec<BTreeSet<NodeId>>,
+    /// Units of nodes that run by themselves.
+    unit_of: BTreeMap<NodeId, usize>,
 }
 
 #[derive(Clone, Default)]
@@ -151,6 +155,8 @@ pub fn fuse(a: &Analysis, items: &[Item], node_reads: &BTreeMap<NodeId, Vec<Valu
         makers: BTreeMap::new(),
         member: BTreeMap::new(),
         last_effect: None,
+        definers: crate::late::definers(a.graph),
+        unit_of: BTreeMap::new(),
     };
     let mut next = 0;
     for n in 0..a.graph.nodes.len() {
@@ -171,6 +177,11 @@ impl Fuser<'_, '_> {
         reads.into_iter().filter_map(|v| self.makers.get(&v)).flatten().copied().collect()
     }
 
+    /// Units that give a size that `v` is made with.
+    fn sizes_of(&self, v: ValueId) -> impl Iterator<Item = usize> {
+        self.definers[v.index()].iter().filter_map(|n| self.unit_of.get(n)).copied()
+    }
+
     fn new_unit(&mut self, unit: Unit, deps: BTreeSet<usize>) -> usize {
         let mut all = Bits::default();
         for &d in &deps {
@@ -186,6 +197,7 @@ impl Fuser<'_, '_> {
     fn node(&mut self, id: NodeId, reads: &[ValueId]) {
         let node = &self.a.graph.nodes[id.index()];
         let mut deps = self.needed(reads.iter().copied());
+        deps.extend(node.outputs.iter().flat_map(|v| self.sizes_of(*v)));
         if node.op.has_effect() {
             deps.extend(self.last_effect);
         }
@@ -193,6 +205,7 @@ impl Fuser<'_, '_> {
         if node.op.has_effect() {
             self.last_effect = Some(unit);
         }
+        self.unit_of.insert(id, unit);
         for &v in &node.outputs {
             self.makers.entry(v).or_default().insert(unit);
         }
@@ -200,7 +213,8 @@ impl Fuser<'_, '_> {
 
     fn place(&mut self, i: usize) {
         let item = &self.items[i];
-        let deps = self.needed(item.reads.iter().map(|(v, _)| *v));
+        let mut deps = self.needed(item.reads.iter().map(|(v, _)| *v));
+        deps.extend(self.sizes_of(item.value));
         let mut candidates: Vec<usize> = deps.iter().rev().copied().collect();
         // Neighbours that read the same memory: one pass over it serves both.
         let recent = self.units.len().saturating_sub(4 * HORIZONTAL_WINDOW);

@@ -17,6 +17,7 @@ mod error;
 mod forms;
 pub mod fuse;
 pub mod items;
+mod late;
 pub mod loopnest;
 mod nest_info;
 pub mod program;

@@ -62,6 +62,12 @@ impl<'py> Symbols<'py> {
             return self.symbol(tree, env);
         }
         let class = tree.get_type().name()?.to_string();
+        match class.as_str() {
+            "BooleanTrue" => return Ok(Expr::ONE),
+            "BooleanFalse" => return Ok(Expr::ZERO),
+            "Piecewise" => return self.piecewise(tree, env),
+            _ => {}
+        }
         let mut args = vec![];
         for a in tree.getattr(intern!(py, "args"))?.cast::<PyTuple>()?.iter() {
             args.push(self.tree(&a, env)?);
@@ -88,9 +94,31 @@ impl<'py> Symbols<'py> {
             ("Mod" | "PythonMod", [a, b]) => Some(a.modulo(b)),
             ("ModularIndexing", [a, d, m]) => Some(a.floordiv(d).modulo(m)),
             ("Identity", [a]) => Some(a.clone()),
+            // Truth values as 0 and 1.
+            ("Equality", [a, b]) => Some(&Expr::ONE - &differ(a, b)),
+            ("Unequality", [a, b]) => Some(differ(a, b)),
+            ("StrictLessThan", [a, b]) | ("StrictGreaterThan", [b, a]) => Some(positive(&(b - a))),
+            ("LessThan", [a, b]) | ("GreaterThan", [b, a]) => Some(positive(&(&(b - a) + &Expr::ONE))),
+            ("And", _) => fold(|a, b| a * b),
+            ("Or", _) => fold(Expr::maximum),
+            ("Not", [a]) => Some(&Expr::ONE - a),
             _ => None,
         }
         .ok_or_else(unsupported)
+    }
+
+    /// The first value whose condition holds.
+    fn piecewise(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
+        let py = tree.py();
+        let mut out = Expr::ZERO;
+        let pairs: Vec<_> = tree.getattr(intern!(py, "args"))?.cast::<PyTuple>()?.iter().collect();
+        for pair in pairs.iter().rev() {
+            let value = self.tree(&pair.getattr(intern!(py, "expr"))?, env)?;
+            let holds = self.tree(&pair.getattr(intern!(py, "cond"))?, env)?;
+            let other = &(&Expr::ONE - &holds) * &out;
+            out = &(&holds * &value) + &other;
+        }
+        Ok(out)
     }
 
     fn symbol(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
@@ -102,6 +130,16 @@ impl<'py> Symbols<'py> {
         }
         Ok(Expr::sym(&name))
     }
+}
+
+/// 1 if `x > 0`, else 0.
+fn positive(x: &Expr) -> Expr {
+    x.maximum(&Expr::ZERO).minimum(&Expr::ONE)
+}
+
+/// 1 if `a != b`, else 0.
+fn differ(a: &Expr, b: &Expr) -> Expr {
+    (a - b).maximum(&(b - a)).minimum(&Expr::ONE)
 }
 
 /// Range and hint of a symbol.

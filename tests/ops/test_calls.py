@@ -252,3 +252,52 @@ def test_scalar_and_none_arguments() -> None:
     x = torch.randn(9)
     for args in [(2.0, None, True), (3, x, False), (2.5, x, True)]:
         harness.assert_same(call(x, *args), fn(x, *args), f"{args[0]}")
+
+
+def test_conjugate_and_negative_bits() -> None:
+    """Tensors that are the conjugate or the negative of what lies in their memory."""
+
+    def fn(x):
+        return x.clone(), x * 2, x.t().reshape(-1)
+
+    x = torch.randn(3, 4, dtype=torch.complex64).conj()
+    harness.assert_same(harness.compiled(fn)(x), fn(x), "conjugate")
+    imaginary = x.imag
+    assert imaginary.is_neg()
+    harness.assert_same(harness.compiled(fn)(imaginary), fn(imaginary), "negative")
+
+
+def test_negative_bit_of_a_gradient() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    given = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    (ours,) = torch.autograd.grad(harness.compiled(lambda x: x * 2)(x), x, given)
+    harness.assert_same(ours, given * 2, "gradient")
+
+
+def test_complex_input_overwritten() -> None:
+    def fn(x, y):
+        y.copy_(x.t().reshape(4, 3))
+        return x.t().clone()
+
+    x = torch.randn(4, 3, dtype=torch.complex64)
+    ours, eager = torch.zeros(4, 3, dtype=x.dtype), torch.zeros(4, 3, dtype=x.dtype)
+    harness.assert_same(harness.compiled(fn)(x, ours), fn(x, eager), "result")
+    assert torch.equal(ours, eager)
+
+
+def test_index_read_from_a_tensor() -> None:
+    """A view whose place is known at run time only is a view of the input all the same."""
+
+    def fn(x, i):
+        n = i.item()
+        torch._check(n >= 0)
+        torch._check(n <= 5)
+        return x[:, n : n + 3], (x * 2)[:, :n] + 1
+
+    x = torch.randn(4, 10, 3)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        call = harness.compiled(fn, dynamic=False)
+        for n in (0, 2, 5):
+            found, wanted = call(x, torch.tensor(n)), fn(x, torch.tensor(n))
+            harness.assert_same(found, wanted, str(n))
+            assert found[0].data_ptr() == wanted[0].data_ptr()

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::cx::{Cx, Stop, Val};
-use crate::fx::{FxArg, FxMeta};
+use crate::fx::{FxArg, FxKind, FxMeta};
 use lj_ir::{Arg, DType, ExternCall, Op, Type, ValueId};
 
 /// Reasons by what the operator's name contains; the first match counts.
@@ -110,7 +110,12 @@ pub(crate) fn call(cx: &mut Cx<'_>, target: &str, reason: &str, effect: bool) ->
         let ty = cx.ty(*x).clone();
         *x = cx.graph.push1(Op::Copy, vec![*x], ty, cx.prov);
     }
-    let target = COPIES.iter().find(|(view, _)| *view == target).map_or(target, |(_, copy)| copy);
+    let copying = COPIES.iter().find(|(view, _)| *view == target).map(|(_, copy)| *copy);
+    // A view of an input that nothing writes to may be one: AOTAutograd reads its offset. Not one
+    // that only sets a bit, which memory does not show.
+    let lazy = ["_conj", "_neg_view"].contains(&name);
+    let copying = copying.filter(|_| lazy || !inputs.first().is_some_and(|v| constant_input(cx, *v)));
+    let target = copying.unwrap_or(target);
     let call = ExternCall {
         target: target.into(),
         args,
@@ -120,10 +125,39 @@ pub(crate) fn call(cx: &mut Cx<'_>, target: &str, reason: &str, effect: bool) ->
     };
     let mut types = vec![];
     result_types(cx, &node.meta, &mut types)?;
+    if copying.is_some() {
+        types.iter_mut().for_each(dense);
+    }
     let types = if types.is_empty() { vec![Type::None] } else { types };
     let values = cx.graph.push(Op::Extern(call), inputs, types, cx.prov);
     let mut values = values.into_iter();
     Ok(result(&node.meta, &mut values))
+}
+
+/// Whether `v` lies in the memory of a graph input that no `copy_` changes.
+fn constant_input(cx: &Cx<'_>, mut v: ValueId) -> bool {
+    while let Op::View(_) = cx.graph.def(v).op {
+        v = cx.graph.def(v).inputs[0];
+    }
+    let written = |n: &crate::fx::FxNode| {
+        let copies = matches!(&n.kind, FxKind::Call { target, .. } if target == "aten.copy_.default");
+        match n.args.first() {
+            Some(FxArg::Node(at)) if copies => {
+                matches!(cx.vals.get(*at), Some(Val::Tensor(input)) if *input == v)
+            }
+            _ => false,
+        }
+    };
+    matches!(cx.graph.def(v).op, Op::Input { .. }) && !cx.fx.nodes.iter().any(written)
+}
+
+/// A copy of an expanded tensor does not overlap itself.
+fn dense(ty: &mut Type) {
+    if let Type::Tensor(t) = ty
+        && t.shape.iter().zip(&t.strides).any(|(n, s)| s.is(0) && !n.is(1))
+    {
+        t.strides = lj_ir::shape::contiguous_strides(&t.shape);
+    }
 }
 
 fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {

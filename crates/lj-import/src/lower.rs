@@ -43,13 +43,12 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             pointwise::OTHER,
             reduce::ROWS,
             scan::ROWS,
-            casts::ROWS,
             create::ROWS,
             indexing::ROWS,
             join::ROWS,
             matmul::ROWS,
         ];
-        let free = [views::ROWS, sym::ROWS];
+        let free = [views::ROWS, casts::ROWS, sym::ROWS];
         computing
             .map(|rows| Family { rows, data_free: false })
             .into_iter()

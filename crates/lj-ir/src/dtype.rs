@@ -73,6 +73,22 @@ impl DType {
         matches!(self, U8 | I8 | I16 | I32 | I64 | F16 | BF16 | F32 | F64 | Bool)
     }
 
+    /// The type as which kernels move elements of this one: itself where they compute on it, else
+    /// the integer of its width. No kernel moves 16 bytes at once: `c128` stays what it is.
+    #[must_use]
+    pub fn moved(self) -> DType {
+        match self {
+            d if d.in_kernels() => d,
+            DType::C128 => self,
+            d => match d.bytes() {
+                1 => DType::I8,
+                2 => DType::I16,
+                4 => DType::I32,
+                _ => DType::I64,
+            },
+        }
+    }
+
     /// Whether this is a real floating-point type.
     pub fn is_float(self) -> bool {
         use DType::*;

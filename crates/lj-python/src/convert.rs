@@ -120,6 +120,19 @@ pub fn is_tensor(x: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is(x, &torch(x.py())?.tensor))
 }
 
+/// Whether the tensor has a bit set (conjugate, negative) that its memory does not show.
+pub fn lazy_bit(x: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = x.py();
+    Ok(x.call_method0(intern!(py, "is_conj"))?.is_truthy()?
+        || x.call_method0(intern!(py, "is_neg"))?.is_truthy()?)
+}
+
+/// The tensor with such bits carried out; itself if it has none.
+pub fn physical<'py>(x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = x.py();
+    x.call_method0(intern!(py, "resolve_conj"))?.call_method0(intern!(py, "resolve_neg"))
+}
+
 /// Arguments of a plan.
 pub fn inputs(args: &[Bound<'_, PyAny>]) -> PyResult<Vec<InputValue>> {
     let mut tensors = vec![];

@@ -1,7 +1,7 @@
 //! `CompiledGraph`: what AOTAutograd calls.
 
 use crate::callback::Objects;
-use crate::convert::{inputs, outputs};
+use crate::convert::{inputs, is_tensor, lazy_bit, outputs, physical};
 use crate::walk::{Walked, walk};
 use crate::{CompileError, Interrupt};
 use lj_driver::{Artifact, CompileOptions, Observer, Request};
@@ -68,6 +68,8 @@ pub struct CompiledGraph {
     constants: Vec<Py<PyAny>>,
     /// Arguments that come back as results.
     returned: Vec<bool>,
+    /// Arguments that may carry a bit which their memory does not show.
+    lazy: Vec<usize>,
     /// What was done, as JSON.
     #[pyo3(get)]
     report: String,
@@ -84,7 +86,23 @@ impl CompiledGraph {
         let mut passed: Vec<Bound<'py, PyAny>> = args.iter().collect();
         let given = passed.len();
         passed.extend(self.constants.iter().map(|c| c.bind(py).clone()));
-        let values = inputs(&passed)?;
+        let mut resolved = vec![];
+        for &i in &self.lazy {
+            if let Some(x) = passed.get(i).filter(|x| is_tensor(x).unwrap_or(false))
+                && lazy_bit(x)?
+            {
+                resolved.push((i, physical(x)?));
+            }
+        }
+        let values = if resolved.is_empty() {
+            inputs(&passed)?
+        } else {
+            let mut shown = passed.clone();
+            for (i, x) in resolved {
+                shown[i] = x;
+            }
+            inputs(&shown)?
+        };
         let kept: Vec<Option<Bound<'py, PyAny>>> = passed
             .into_iter()
             .enumerate()
@@ -126,7 +144,7 @@ pub fn compile(
     let options: CompileOptions =
         serde_json::from_str(settings).map_err(|e| PyValueError::new_err(format!("options: {e}")))?;
     let start = std::time::Instant::now();
-    let Walked { graph, objects, constants, targets } = walk(gm, name)?;
+    let Walked { graph, objects, constants, targets, lazy } = walk(gm, name)?;
     let walked = start.elapsed().as_secs_f64();
     let progress = progress.get();
     let interrupt = Interrupt::default();
@@ -152,6 +170,7 @@ pub fn compile(
         objects: Objects { targets, objects },
         constants,
         returned,
+        lazy,
         warnings: done.warnings,
         artifacts: Mutex::new(done.artifacts),
     })

@@ -1,6 +1,7 @@
 //! Reads a `torch.fx.GraphModule` into plain data ([`FxGraph`]) and keeps the Python objects that
 //! plain data cannot hold.
 
+use crate::convert::{is_tensor, lazy_bit, physical};
 use crate::sympy::Symbols;
 use crate::torch::{self, Torch, is, is_exactly, torch};
 use lj_import::fx::{FxArg, FxGraph, FxKind, FxMeta, FxNode};
@@ -21,6 +22,8 @@ pub struct Walked {
     pub constants: Vec<Py<PyAny>>,
     /// Callable of every call target, by name.
     pub targets: BTreeMap<String, Py<PyAny>>,
+    /// Inputs that may carry a bit (conjugate, negative) which their memory does not show.
+    pub lazy: Vec<usize>,
 }
 
 /// A target's name and whether its calls must keep their place.
@@ -39,6 +42,8 @@ struct Walk<'py> {
     known_targets: HashMap<usize, Target>,
     /// Addresses of the `with_effects` calls.
     with_effects: HashSet<usize>,
+    /// Number of placeholders so far.
+    placeholders: usize,
     out: Walked,
 }
 
@@ -64,7 +69,9 @@ pub fn walk(gm: &Bound<'_, PyAny>, name: &str) -> PyResult<Walked> {
             objects: vec![],
             constants: vec![],
             targets: BTreeMap::new(),
+            lazy: vec![],
         },
+        placeholders: 0,
     };
     for node in gm.getattr(intern!(py, "graph"))?.getattr(intern!(py, "nodes"))?.try_iter()? {
         w.node(gm, &node?)?;
@@ -92,6 +99,7 @@ impl<'py> Walk<'py> {
                     self.refs.insert(node.as_ptr() as usize, object);
                     return Ok(());
                 }
+                let attr = physical(&attr)?;
                 self.out.constants.push(attr.clone().unbind());
                 value = Some(attr);
                 FxKind::Constant
@@ -129,6 +137,18 @@ impl<'py> Walk<'py> {
                 )));
             }
         };
+        if matches!(kind, FxKind::Placeholder) {
+            if let Some(v) = val.as_ref().filter(|v| is_tensor(v).unwrap_or(false)) {
+                if self.shows_bits(node, v)? {
+                    self.out.lazy.push(self.placeholders);
+                } else if lazy_bit(v)? {
+                    return Err(PyNotImplementedError::new_err(
+                        "an input that is changed and has the conjugate or negative bit set",
+                    ));
+                }
+            }
+            self.placeholders += 1;
+        }
         let mut meta = match (&kind, val.or(value)) {
             (FxKind::Output, _) => FxMeta::None,
             (_, Some(v)) => self.meta(&v)?,
@@ -145,6 +165,26 @@ impl<'py> Walk<'py> {
         self.refs.insert(node.as_ptr() as usize, FxArg::Node(self.out.graph.nodes.len()));
         self.out.graph.nodes.push(FxNode { name, kind, args, kwargs, meta, line });
         Ok(())
+    }
+
+    /// Whether the input may come with a bit that its memory does not show: a complex tensor, one
+    /// that had it when the graph was made, a gradient. Not if the graph writes into it.
+    fn shows_bits(&self, node: &Bound<'py, PyAny>, v: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let py = self.py;
+        let complex = v.call_method0(intern!(py, "is_complex"))?.is_truthy()?;
+        let name: String = node.getattr(intern!(py, "name"))?.extract()?;
+        if !(complex || name.starts_with("tangents") || lazy_bit(v)?) {
+            return Ok(false);
+        }
+        for user in node.getattr(intern!(py, "users"))?.try_iter()? {
+            let user = user?;
+            let target = user.getattr(intern!(py, "target"))?.str()?.to_string();
+            let args = user.getattr(intern!(py, "args"))?;
+            if target == "aten.copy_.default" && args.get_item(0)?.is(node) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether `node` only passes an effect token on, or takes the result out of a `with_effects`,
@@ -291,9 +331,6 @@ impl<'py> Walk<'py> {
         if !v.getattr(intern!(py, "layout"))?.is(t.strided.bind(py)) {
             let layout = v.getattr(intern!(py, "layout"))?;
             return Ok(FxMeta::Other(format!("tensor of layout {layout}")));
-        }
-        if v.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
-            return Ok(FxMeta::Other("tensor with the negative bit set".into()));
         }
         let dtype = v.getattr(intern!(py, "dtype"))?;
         // `FakeTensor.device` goes through a dispatch; its field does not.

@@ -317,8 +317,9 @@ impl<'a, 'g> Emitter<'a, 'g> {
         i.indirect.iter().map(|(r, _)| self.reg_depth(*r)).chain([self.depth_of(&i.base)]).max().unwrap_or(0)
     }
 
-    /// The parameter for a piece of memory.
+    /// The parameter for a piece of memory. Elements that are not computed on are moved as bits.
     pub fn param(&mut self, memory: Memory, dtype: DType, write: bool) -> Mem {
+        let dtype = dtype.moved();
         let at = self.params.iter().position(|(m, _)| *m == memory).unwrap_or_else(|| {
             self.params.push((memory, Param { dtype, written: false, read: false }));
             self.params.len() - 1
@@ -331,6 +332,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// A load of element `flat` (over space variables).
     pub fn load(&mut self, mem: Mem, dtype: DType, flat: &Expr, mask: Option<Reg>) -> Reg {
+        let dtype = dtype.moved();
         self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
         let index = self.index(flat);
         let depth = self.index_depth(&index).max(mask.map_or(0, |m| self.reg_depth(m)));
@@ -340,6 +342,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// A load that must happen at this point of the innermost loop (of memory the nest writes).
     pub fn load_here(&mut self, mem: Mem, dtype: DType, flat: &Expr) -> Reg {
+        let dtype = dtype.moved();
         self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
         let index = self.index(flat);
         let fallback = Scalar::Int(0).cast(dtype);

@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::cx::{Cx, Lowered, Val};
-use lj_ir::Op;
+use lj_ir::{DType, Device, Op};
 
 pub(super) const ROWS: &[Row] = &[
     ("aten._to_copy.default", copy),
@@ -24,6 +24,10 @@ fn copy(cx: &mut Cx<'_>) -> Lowered {
 
 fn fresh(cx: &mut Cx<'_>, x: lj_ir::ValueId) -> Lowered {
     let ty = cx.result()?.clone();
+    // What keeps its bits is moved, whatever it means.
+    if cx.dtype(x) != ty.dtype || ty.dtype.moved() == DType::C128 || ty.device != Device::Cpu {
+        super::computable(cx)?;
+    }
     let op = if cx.dtype(x) == ty.dtype { Op::Copy } else { Op::Convert };
     let x = cx.expand(x, &ty.shape);
     Ok(Val::Tensor(cx.push(op, vec![x], ty)))

@@ -46,8 +46,8 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.split_with_sizes.default", pieces),
     ("aten.unsafe_split.Tensor", pieces),
     ("aten.unsafe_split_with_sizes.default", pieces),
-    ("aten.split_with_sizes_copy.default", pieces),
-    ("aten.split_copy.Tensor", pieces),
+    ("aten.split_with_sizes_copy.default", copied_pieces),
+    ("aten.split_copy.Tensor", copied_pieces),
     ("aten.chunk.default", pieces),
     ("aten.unsafe_chunk.default", pieces),
     ("aten.unbind.int", unbind),
@@ -62,6 +62,13 @@ fn view_as(cx: &mut Cx<'_>, view: View, x: ValueId, ty: &TensorType) -> ValueId 
         return x;
     }
     cx.view(view, x, ty.clone())
+}
+
+const UNMOVABLE: &str = "a copy in a dtype or on a device that our kernels do not know";
+
+/// Whether our kernels can copy a tensor of this type.
+fn movable(t: &TensorType) -> bool {
+    t.dtype.moved().in_kernels() && t.device == lj_ir::Device::Cpu
 }
 
 fn view(cx: &mut Cx<'_>, view: View, x: ValueId) -> Lowered {
@@ -86,8 +93,8 @@ fn reshape_or_copy(cx: &mut Cx<'_>) -> Lowered {
     if lj_ir::shape::view_strides(&have.shape, &have.strides, &want.shape, &cx.graph.facts).is_some() {
         return view(cx, View::Reshape, x);
     }
-    if !have.dtype.in_kernels() || have.device != lj_ir::Device::Cpu {
-        return decline("a copy in a dtype or on a device that our kernels do not know");
+    if !movable(&have) {
+        return decline(UNMOVABLE);
     }
     let ty = TensorType { strides: lj_ir::shape::contiguous_strides(&have.shape), ..have };
     let x = cx.push(Op::Copy, vec![x], ty);
@@ -265,6 +272,20 @@ fn pieces(cx: &mut Cx<'_>) -> Lowered {
         start = &start + &ty.shape[dim];
     }
     Ok(Val::List(out))
+}
+
+/// The same as new tensors.
+fn copied_pieces(cx: &mut Cx<'_>) -> Lowered {
+    let Val::List(views) = pieces(cx)? else { return decline("several results were expected") };
+    let metas = metas(cx)?;
+    if metas.iter().any(|t| !movable(t)) {
+        return decline(UNMOVABLE);
+    }
+    let copy = |(v, ty): (Val, &&TensorType)| match v {
+        Val::Tensor(v) => Val::Tensor(cx.push(Op::Copy, vec![v], (*ty).clone())),
+        other => other,
+    };
+    Ok(Val::List(views.into_iter().zip(&metas).map(copy).collect()))
 }
 
 fn unbind(cx: &mut Cx<'_>) -> Lowered {

@@ -47,7 +47,7 @@ pub(super) fn check(graph: &Graph, node: &Node) -> Check {
             out.device
         );
     }
-    if !matches!(node.op, Op::View(_)) {
+    if !matches!(node.op, Op::View(_) | Op::Copy) {
         for t in ins.iter().copied().chain([out]) {
             ensure!(t.dtype.in_kernels(), "kernels cannot compute on {}", t.dtype);
         }

@@ -216,7 +216,7 @@ impl<'a> Lowering<'a, '_> {
             }
         };
         let ty = g.tensor(target);
-        let r = em.convert(r, ty.dtype);
+        let r = em.convert(r, ty.dtype.moved());
         let mem = em.param(Memory::Value(target), ty.dtype, true);
         em.store(mem, &dot(&coords, &ty.strides), r, None);
     }

@@ -254,3 +254,16 @@ def test_wrong_arguments_of_a_plan():
             plan(args)
     args = [torch.zeros(3)]
     assert plan(args)[0].tolist() == [1, 1, 1] and args == []
+
+
+def test_what_autograd_cannot_trace_runs_uncompiled():
+    """AOTAutograd refuses this operator; eager does not."""
+
+    def fn(x):
+        return x.polygamma_(1)
+
+    ours = torch.rand(3) + 1
+    eager = ours.clone()
+    with pytest.warns(RuntimeWarning, match="runs uncompiled: AOTAutograd"):
+        found = torch.compile(fn, backend="ljcompile")(ours)
+    assert torch.equal(found, fn(eager)) and torch.equal(ours, eager)

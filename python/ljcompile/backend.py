@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import stats
 from .aliasing import unsound_alias
-from .compiler import compile_graph, run_uncompiled
+from .compiler import CompileError, compile_graph, run_uncompiled
 from .options import Options, check_mode
 
 
@@ -61,7 +62,17 @@ def ljcompile(
     # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows. Effect tokens
     # are to stay inside the graph: the compiler keeps effects in order by itself.
     with functorch_config.patch(donated_buffer=False, unlift_effect_tokens=True):
-        compiled = backend(gm, example_inputs)
+        try:
+            compiled = backend(gm, example_inputs)
+        except (TorchDynamoException, CompileError):
+            raise
+        except Exception as error:
+            if parsed.strict:
+                raise
+            # What AOTAutograd cannot trace runs as Dynamo captured it; a fault of the program
+            # itself raises there as it does without a compiler.
+            words = str(error).strip().partition("\n")[0]
+            return run_uncompiled(gm, "captured", f"AOTAutograd: {type(error).__name__}: {words}")
     stats.backend_seconds.append(time.perf_counter() - start)
     return compiled
 

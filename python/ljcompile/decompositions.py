@@ -52,7 +52,7 @@ _scaled_dot_product_flash_attention_for_cpu
 _scaled_dot_product_flash_attention_for_cpu_backward
 bernoulli native_dropout_backward
 baddbmm addr dot vdot mv
-index_add index_copy index_put take
+index_add index_copy index_put take select_scatter
 _unsafe_index_put
 upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest2d
 upsample_nearest3d upsample_bicubic2d
@@ -108,7 +108,9 @@ def _nll_loss_forward(
     opmath = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else self.dtype
     loss = -_gathered(self, dim, safe).to(opmath)
     if weight is not None:
-        scale = torch.where(kept, weight.to(opmath)[safe], 0)
+        # Not `weight[safe]`: indexing by a 0-d tensor would read it into Python.
+        of_target = weight.to(opmath).index_select(0, safe.reshape(-1)).reshape(safe.shape)
+        scale = torch.where(kept, of_target, 0)
         loss = loss * scale
     loss = torch.where(kept, loss, 0)
     if reduction == 0 and self.dim() > 1:
@@ -186,12 +188,43 @@ def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.
     return self
 
 
+def _soft_margin_loss_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int = 1
+) -> torch.Tensor:
+    """ATen's form: no difference of nearly equal numbers where the loss is small."""
+    opmath = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else self.dtype
+    x, y, grad = self.to(opmath), target.to(opmath), grad_output.to(opmath)
+    z = torch.exp(-y * x)
+    norm = 1.0 / self.numel() if reduction == 1 and self.numel() else 1.0
+    return (-norm * y * z / (1 + z) * grad).to(self.dtype)
+
+
+def _unique_counted_from_the_end(original: Any) -> Callable[..., Any]:
+    """Torch's shape function takes a negative dim for an index into the wrong end."""
+
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        names = [a.name for a in original._schema.arguments]
+        values = {**dict(zip(names, (self, *args))), **kwargs}
+        dim = values.get("dim")
+        if dim is None or dim >= 0 or self.dim() == 0:
+            return NotImplemented
+        values["dim"] = dim + self.dim()
+        return original(**values)
+
+    return run
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "nll_loss_forward.default": _nll_loss_forward,
     "nll_loss2d_forward.default": _nll_loss_forward,
     "nll_loss_backward.default": _nll_loss_backward,
     "nll_loss2d_backward.default": _nll_loss_backward,
     "roll.default": _roll,
+    "soft_margin_loss_backward.default": _soft_margin_loss_backward,
+    **{
+        name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
+        for name in ("unique_consecutive.default", "unique_dim.default")
+    },
 }
 
 

@@ -216,7 +216,9 @@ def _record(outcome: Outcome) -> None:
 
 def _short(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    # Dynamo's first line only says that a backend raised; the cause is the next.
+    words = " ".join(line.strip() for line in lines[:2])
+    return f"{type(error).__name__}: {words[:300]}"
 
 
 def _exact(item: Item, s: Sample, kind: str, at: int) -> Tensor | None:

@@ -11,7 +11,25 @@ MODES = ["forward", "grad", "inplace", "errors"]
 STEP = 60
 
 #: Items that failed once, one a kind of fault.
-KEPT: list[str] = []
+KEPT: list[str] = [
+    # Views with sizes known at run time only; sizes that are conditions.
+    "tensor_split:f32:grad",
+    "narrow:f32:forward",
+    # A call that ran before the one that gives its size.
+    "nn.functional.nll_loss:f32:grad",
+    # A difference of nearly equal numbers.
+    "nn.functional.soft_margin_loss:f32:grad",
+    # A dim counted from the end.
+    "unique_consecutive:f32:forward",
+    # Strides that are not dense.
+    "select_scatter:f32:forward",
+    # Copies that were views.
+    "split_with_sizes_copy:f32:forward",
+    # Bits of complex numbers: conjugates, copies, strides of zero.
+    "fft.ihfftn:f32:grad",
+    "linalg.vander:c64:grad",
+    "sgn:c64:inplace",
+]
 
 
 def chosen() -> list[str]:

@@ -609,6 +609,23 @@ impl<'a, 'g> Emitter<'a, 'g> {
             self.checks.push(entry);
             self.checks.len() - 1
         });
+        // Hoisted out of loops that may not run at all, it must not complain of them.
+        let depth = self.reg_depth(ok);
+        let mut ok = ok;
+        for inner in depth + 1..self.scopes.len() {
+            let Some((begin, end, ..)) = &self.scopes[inner].head else { continue };
+            let left = end - begin;
+            if self.bounds.facts.ge(&left, &Expr::ONE) {
+                continue;
+            }
+            if self.bounds.facts.ge(&Expr::ZERO, &left) {
+                return;
+            }
+            let left = self.finished_expr(&left, DType::I64);
+            let none = self.constant(Scalar::Int(0), DType::I64);
+            let idle = self.pw(PwOp::Le, vec![left, none], DType::Bool);
+            ok = self.pw(PwOp::Or, vec![ok, idle], DType::Bool);
+        }
         let depth = self.reg_depth(ok);
         self.scopes[depth].body.push(Stmt::Check { ok, code: code as u32 });
     }

@@ -86,7 +86,14 @@ fn range(cx: &mut Cx<'_>, start: Option<usize>, step: Option<usize>) -> Lowered 
         Some(at) => number(cx, at, "step")?,
         None => None,
     };
-    let (start, step) = (start.unwrap_or(Number::Int(Expr::ZERO)), step.unwrap_or(Number::Int(Expr::ONE)));
+    // Only the length of a range of integers is computed before its ends are cut to integers.
+    let integer = cx.result()?.dtype.is_int();
+    let cut = |n: Number| match n {
+        Number::Float(f) if integer => Number::Int(Expr::int(f as i64)),
+        n => n,
+    };
+    let start = cut(start.unwrap_or(Number::Int(Expr::ZERO)));
+    let step = cut(step.unwrap_or(Number::Int(Expr::ONE)));
     ramp(cx, &start, &step)
 }
 

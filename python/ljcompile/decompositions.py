@@ -62,7 +62,7 @@ reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
 multi_margin_loss multilabel_margin_loss_forward
 renorm unfold_backward
 _euclidean_dist
-_to_copy index_select
+_to_copy index_select lerp
 empty_like new_empty
 diag_embed block_diag
 isin linalg_cross
@@ -173,6 +173,66 @@ def _in_suggested_format(decomposition: Callable[..., Any]) -> Callable[..., Any
     return run
 
 
+#: Operators whose first argument eager makes contiguous, whatever its layout.
+_CONTIGUOUS_ARGUMENT = ["log_sigmoid_forward"]
+
+#: Operators whose result eager makes contiguous, whatever the layout of the arguments.
+_CONTIGUOUS_RESULT = """
+mse_loss_backward huber_loss_backward smooth_l1_loss_backward
+""".split()  # noqa: SIM905
+
+
+def _contiguous_argument(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decomposition)
+    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "cpu":
+            self = self.contiguous()
+        return decomposition(self, *args, **kwargs)
+
+    return run
+
+
+def _contiguous_result(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(decomposition)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return decomposition(*args, **kwargs).contiguous()
+
+    return run
+
+
+def _in_one_layout(original: Any) -> Callable[..., Any]:
+    """Gives both operands the layout that eager's result has.
+
+    Torch's shape functions of these operators take the layout of an ambiguous pair from another
+    operand than eager does.
+    """
+
+    def run(self: torch.Tensor, other: Any, **kwargs: Any) -> Any:
+        if not isinstance(other, torch.Tensor) or self.dim() == 0 or other.dim() == 0:
+            return NotImplemented
+        if self.device.type != "cpu" or other.device.type != "cpu":
+            return NotImplemented
+        sizes = (*self.shape, *self.stride(), *other.shape, *other.stride())
+        if self.stride() == other.stride() or any(isinstance(s, torch.SymInt) for s in sizes):
+            return NotImplemented
+        # A sum has the layout; nothing reads it.
+        like = torch.add(self, other)
+        operands = [
+            aten.copy(torch.empty_strided(like.shape, like.stride(), dtype=x.dtype), x)
+            for x in (self, other)
+        ]
+        return original(*operands, **kwargs)
+
+    return run
+
+
+def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    """In the suggested format of its input, as the CPU lays it out."""
+    n, c, *rest = self.shape
+    apart = self.reshape(n, groups, c // groups, *rest).transpose(1, 2)
+    return apart.reshape(self.shape).contiguous(memory_format=suggest_memory_format(self))
+
+
 def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.Tensor:
     """ATen's own way, two slices joined: it has the layout that eager's result has."""
     if not dims:
@@ -220,6 +280,10 @@ _OWN: dict[str, Callable[..., Any]] = {
     "nll_loss_backward.default": _nll_loss_backward,
     "nll_loss2d_backward.default": _nll_loss_backward,
     "roll.default": _roll,
+    "channel_shuffle.default": _channel_shuffle,
+    "native_channel_shuffle.default": _channel_shuffle,
+    "copysign.Tensor": _in_one_layout(aten.copysign.Tensor),
+    "div.Tensor_mode": _in_one_layout(aten.div.Tensor_mode),
     "soft_margin_loss_backward.default": _soft_margin_loss_backward,
     **{
         name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
@@ -244,6 +308,13 @@ def table(fallback_random: bool = False) -> dict[Any, Callable[..., Any]]:
         for overload in _overloads(name):
             if overload in result:
                 result[overload] = _in_suggested_format(result[overload])
+    for names, wrap in (
+        (_CONTIGUOUS_ARGUMENT, _contiguous_argument),
+        (_CONTIGUOUS_RESULT, _contiguous_result),
+    ):
+        for overload in (o for name in names for o in _overloads(name)):
+            if overload in result:
+                result[overload] = wrap(result[overload])
     for name, function in (_OWN if fallback_random else {**_OWN, **philox.table()}).items():
         for overload in _overloads(name):
             result[overload] = function

@@ -236,6 +236,7 @@ impl Gen<'_, '_> {
             Sub => ir.fsub(a, b),
             Mul => ir.fmul(a, b),
             Div => ir.fdiv(a, b),
+            Fma => ir.intrinsic("llvm.fma", &[ty], args),
             TruncDiv => ir.intrinsic("llvm.trunc", &[ty], &[ir.fdiv(a, b)]),
             Maximum | Minimum => {
                 // Keeps `a` if it is NaN, then puts in `b` if that is.
@@ -277,14 +278,12 @@ impl Gen<'_, '_> {
                 ir.select(ir.fcmp(FPred::LLVMRealOEQ, b, c(0.0)), ratio, q)
             }
             Pow => {
-                // The exponents ATen's pow(Tensor, Scalar) treats specially.
-                let sq = || ir.intrinsic("llvm.sqrt", &[ty], &[a]);
+                // Products that are the power to the last bit but one. A root is not: it differs at
+                // -0 and -inf, and the importer has made one where ATen does.
                 match consts.get(1).copied().flatten().map(Scalar::as_f64) {
-                    Some(0.5) => sq(),
                     Some(2.0) => ir.fmul(a, a),
                     Some(3.0) => ir.fmul(ir.fmul(a, a), a),
                     Some(-2.0) => ir.fdiv(c(1.0), ir.fmul(a, a)),
-                    Some(-0.5) => ir.fdiv(c(1.0), sq()),
                     Some(-1.0) => ir.fdiv(c(1.0), a),
                     _ => self.external_math(op, dtype, &[a, b], lanes)?,
                 }

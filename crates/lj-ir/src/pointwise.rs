@@ -166,6 +166,8 @@ pointwise! {
     /// Random bits, i64: Philox2x32-10 of a seed and a position. The key is the seed's lower half;
     /// the counter is the position with the seed's upper half exclusively or-ed to its own.
     Philox, "philox", 2, Same;
+    /// x·y+z in one rounding, floats: what ATen's vectors compute where a product is added.
+    Fma, "fma", 3, Same;
     /// `where(c, x, y)`: the first operand is bool, the others have the result's dtype (any).
     Where, "where", 3, Same;
 }
@@ -185,9 +187,8 @@ impl PwOp {
             _ if !dtype.in_kernels() || matches!(dtype, DType::F16 | DType::BF16) => false,
             Reciprocal | Sqrt | Rsqrt | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sigmoid | Tanh
             | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Erf | Erfc
-            | Floor | Ceil | Round | Trunc | IsNan | IsInf | SignBit | Div | Atan2 | Hypot | Copysign => {
-                dtype.is_float()
-            }
+            | Floor | Ceil | Round | Trunc | IsNan | IsInf | SignBit | Div | Atan2 | Hypot | Copysign
+            | Fma => dtype.is_float(),
             Neg | Abs | Sign | Sub | FloorDiv | TruncDiv | Remainder | Fmod | Pow | Fmax | Fmin => {
                 dtype != DType::Bool
             }

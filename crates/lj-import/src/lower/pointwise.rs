@@ -156,6 +156,8 @@ pub(super) const OTHER: &[Row] = &[
     ("aten.leaky_relu.default", leaky_relu),
     ("aten.addcmul.default", |cx| addc(cx, PwOp::Mul)),
     ("aten.addcdiv.default", |cx| addc(cx, PwOp::Div)),
+    ("aten.lerp.Tensor", lerp),
+    ("aten.lerp.Scalar", lerp),
     ("aten.sigmoid_backward.default", |cx| {
         derivative(cx, |cx, y| {
             let one = cx.float(1.0, cx.dtype(y));
@@ -336,7 +338,14 @@ fn scaled(cx: &mut Cx<'_>, op: PwOp, a: &Operand, b: &Operand, alpha: Scalar) ->
     let x = value(cx, a, d, false);
     let mut y = value(cx, b, d, false);
     if alpha.as_f64() != 1.0 {
-        let k = cx.constant(alpha, d.compute());
+        let k = alpha.cast(d);
+        if d.is_float() {
+            let k = if op == PwOp::Sub { Scalar::float(-k.as_f64()) } else { k };
+            let k = cx.constant(k, d.compute());
+            let r = cx.pw(PwOp::Fma, &[y, k, x])?;
+            return cx.done(r);
+        }
+        let k = cx.constant(k, d);
         y = cx.pw(PwOp::Mul, &[y, k])?;
     }
     let r = cx.pw(op, &[x, y])?;
@@ -523,8 +532,33 @@ fn addc(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
     let [x, a, b] = operands.each_ref().map(|o| value(cx, o, d, false));
     let k = cx.constant(k, d.compute());
     let scaled = cx.pw(PwOp::Mul, &[k, a])?;
+    if op == PwOp::Mul && d.is_float() {
+        let r = cx.pw(PwOp::Fma, &[scaled, b, x])?;
+        return cx.done(r);
+    }
     let term = cx.pw(op, &[scaled, b])?;
     let r = cx.pw(PwOp::Add, &[x, term])?;
+    cx.done(r)
+}
+
+/// From the nearer end, so that both are reached exactly.
+fn lerp(cx: &mut Cx<'_>) -> Lowered {
+    let operands = [cx.operand(0, "self")?, cx.operand(1, "end")?];
+    let d = promoted(cx, &operands.each_ref())?;
+    if !d.is_float() {
+        return decline("not a floating-point dtype");
+    }
+    let [start, end] = operands.each_ref().map(|o| value(cx, o, d, false));
+    let weight = cx.operand(2, "weight")?;
+    let w = value(cx, &weight, d, matches!(weight, Operand::Const(_)));
+    let (half, one) = (cx.float(0.5, d.compute()), cx.float(1.0, d.compute()));
+    let size = cx.pw(PwOp::Abs, &[w])?;
+    let near = cx.pw(PwOp::Lt, &[size, half])?;
+    let back = cx.pw(PwOp::Sub, &[w, one])?;
+    let by = cx.pw(PwOp::Where, &[near, w, back])?;
+    let from = cx.pw(PwOp::Where, &[near, start, end])?;
+    let way = cx.pw(PwOp::Sub, &[end, start])?;
+    let r = cx.pw(PwOp::Fma, &[by, way, from])?;
     cx.done(r)
 }
 

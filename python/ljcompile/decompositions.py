@@ -2,8 +2,9 @@
 
 The aim is a small vocabulary: norms, softmax, activations and losses become arithmetic and
 reductions that the Rust importer lowers and the scheduler fuses. What stays whole is what ATen
-does better than a chain of small operators (convolution, attention, sorting, pooling, scatter),
-and what the importer lowers as one operation (embedding and its gradient, gather, cat, pad).
+does better than a chain of small operators (convolution, attention, sorting, pooling),
+and what the importer lowers as one operation (embedding and its gradient, gathers, scatters, scans,
+cat, pad).
 
 Works on torch 2.8 to 2.15 and does not import ``torch._inductor`` (that costs seconds).
 """
@@ -52,7 +53,8 @@ _scaled_dot_product_flash_attention_for_cpu
 _scaled_dot_product_flash_attention_for_cpu_backward
 bernoulli native_dropout_backward
 baddbmm addr dot vdot mv
-index_add index_copy index_put take select_scatter
+index_add index_copy index_fill index_put index_reduce put scatter_reduce take select_scatter
+masked_scatter masked_scatter_backward
 _unsafe_index_put
 upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest2d
 upsample_nearest3d upsample_bicubic2d

@@ -222,7 +222,8 @@ class Rounding(TorchDispatchMode):
         """
         add sub rsub mul div pow reciprocal rsqrt sqrt exp exp2 expm1 log log2 log10 log1p sin cos
         tan tanh sigmoid silu gelu softplus elu mish erf erfc atan atan2 lerp addcmul addcdiv
-        logaddexp logsumexp square sum mean var std var_mean cumsum prod _softmax _log_softmax
+        logaddexp logsumexp square sum mean var std var_mean prod _softmax _log_softmax
+        cumsum cumprod logcumsumexp scatter_add index_add index_put
         native_layer_norm mm addmm bmm silu_backward gelu_backward softplus_backward tanh_backward
         sigmoid_backward elu_backward _softmax_backward_data _log_softmax_backward_data
         native_layer_norm_backward

@@ -105,6 +105,7 @@ class Generator:
         steps = self.r.randint(3, 22)
         kinds = [self._unary, self._binary, self._binary, self._reduce, self._layout, self._layout]
         kinds += [self._cast, self._join, self._compare, self._row, self._index, self._integer]
+        kinds += [self._scan, self._scatter]
         tries = 0
         while len(self.lines) < steps and tries < 10 * steps:
             tries += 1
@@ -501,6 +502,76 @@ class Generator:
         else:
             code = f"{x.name}[{':, ' * at}{rows}.to(i64)]"
         self.derive(code, x, shape=shape)
+
+    def _scan(self) -> None:
+        """A running sum or extreme. The position of an extreme only of exact values."""
+        x = self.pick(lambda v: v.shape)
+        if x is None:
+            return
+        at = self.r.randrange(len(x.shape))
+        longest = max(x.shape[at].values)
+        forms = []
+        if x.exact or not x.loss:
+            # Where the extreme is decides where the gradient goes.
+            forms += [
+                (f"{x.name}.{how}({at}).values", x.size, x.exact) for how in ("cummax", "cummin")
+            ]
+        if x.dtype != "bool" and (not x.is_float or x.size * longest <= LIMIT):
+            size, exact = x.size * longest, x.exact and not x.is_float
+            forms += [(f"{x.name}.cumsum({at}, dtype={x.dtype})", size, exact)] * 2
+            back = f"{x.name}.flip({at}).cumsum({at}, dtype={x.dtype}).flip({at})"
+            forms.append((back, size, exact))
+        if x.dtype in ("f32", "f64"):
+            forms.append((f"{x.name}.logcumsumexp({at})", x.size + 6.0, False))
+            if longest <= 17:
+                factor = f"(torch.sigmoid({x.name}) + 0.5)"
+                forms.append((f"{factor}.cumprod({at})", 1.5**longest, False))
+        if not forms:
+            return
+        code, size, exact = self.r.choice(forms)
+        self.derive(code, x, size=size, exact=exact)
+        if x.exact and self.r.random() < 0.3:
+            how = self.r.choice(["cummax", "cummin"])
+            self.derive(f"{x.name}.{how}({at}).indices", x, dtype="i64", size=longest, loss=False)
+
+    def _scatter(self) -> None:
+        """Elements or slices put or added at places that may repeat."""
+        x = self.pick(lambda v: v.shape)
+        index = self.pick(lambda v: v.dtype in ("i64", "i32") and len(v.shape) == 1)
+        if x is None or index is None:
+            return
+        at = self.r.randrange(len(x.shape))
+        rows = f"({index.name} % {x.name}.shape[{at}]).to(i64)"
+        n = max(index.shape[0].values)
+        shape = (*x.shape[:at], *index.shape, *x.shape[at + 1 :])
+        if any(self.volume(shape, i) > 60_000 for i in range(self.sets)):
+            return
+        # As many slices as there are places, taken from the tensor itself.
+        part = f"{x.name}.index_select({at}, {rows}.flip(0))"
+        wide = f"{rows}.view({'1, ' * at}-1{', 1' * (len(x.shape) - at - 1)}).expand({part}.shape)"
+        forms = [
+            (f"{x.name}.index_copy({at}, {rows}, {part})", x.size, x.exact),
+            (f"{x.name}.scatter({at}, {wide}, {part})", x.size, x.exact),
+            (
+                f"{x.name}.index_fill({at}, {rows}, {'True' if x.dtype == 'bool' else 1})",
+                max(x.size, 1.0),
+                x.exact,
+            ),
+        ]
+        if x.exact or not x.loss:
+            forms.append(
+                (f"{x.name}.scatter_reduce({at}, {wide}, {part}, 'amax')", x.size, x.exact)
+            )
+        if at == 0:
+            forms.append((f"{x.name}.index_put(({rows},), {part})", x.size, x.exact))
+        if not x.is_float or x.size * (n + 1) <= LIMIT:
+            total, exact = x.size * (n + 1), x.exact and not x.is_float
+            forms.append((f"{x.name}.index_add({at}, {rows}, {part})", total, exact))
+            forms.append((f"{x.name}.scatter_add({at}, {wide}, {part})", total, exact))
+            if at == 0:
+                forms.append((f"{x.name}.index_put(({rows},), {part}, True)", total, exact))
+        code, size, exact = self.r.choice(forms)
+        self.derive(code, x, size=size, exact=exact)
 
     def _integer(self) -> None:
         x = self.pick(lambda v: v.dtype in INTS or v.dtype == "bool")

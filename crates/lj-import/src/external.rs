@@ -44,7 +44,7 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["lstm", "gru", "rnn_"], "recurrent cells are ATen's"),
     (&["sort", "topk", "kthvalue", "median", "mode.", "msort", "searchsorted", "bucketize"], "sorting"),
     (&["unique", "nonzero", "masked_select"], "the result's size depends on data"),
-    (&["scatter", "index_put", "index_add", "index_copy", "index_fill", "index_reduce", ".put"], "scatter"),
+    (&["scatter", "index_put", ".put"], "a scatter without a lowering"),
     (&["pool"], "pooling is ATen's"),
     (&["upsample", "grid_sampler", "im2col", "col2im"], "interpolation is ATen's"),
     (&["linalg", "cholesky", "triangular", "_svd", "ormqr", "geqrf", "lu_"], "linear algebra is ATen's"),

@@ -8,6 +8,7 @@ mod matmul;
 mod pointwise;
 mod reduce;
 mod scan;
+mod scatter;
 mod sym;
 mod views;
 
@@ -43,6 +44,7 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             pointwise::OTHER,
             reduce::ROWS,
             scan::ROWS,
+            scatter::ROWS,
             create::ROWS,
             indexing::ROWS,
             join::ROWS,

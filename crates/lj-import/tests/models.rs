@@ -33,7 +33,7 @@ macro_rules! models {
 }
 
 models! {
-    llama_forward_bf16: ["aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.cumsum.default"];
+    llama_forward_bf16: ["aten._scaled_dot_product_flash_attention_for_cpu.default"];
     llama_backward_bf16: ["aten._scaled_dot_product_flash_attention_for_cpu_backward.default"];
     cell_forward_f32_dynamic: [];
     cell_backward_f32_dynamic: [];

@@ -27,6 +27,6 @@ pub use dtype::{DType, Device, Scalar};
 pub use expr::{Atom, Expr, Sym};
 pub use facts::{Facts, SymInfo};
 pub use graph::{Graph, Mutation, Node, NodeId, Prov, TensorType, Type, Value, ValueId};
-pub use op::{Arg, ExternCall, Op, ReduceOp, ScanOp, View};
+pub use op::{Arg, ExternCall, Op, ReduceOp, ScanOp, ScatterOp, View};
 pub use pointwise::PwOp;
 pub use verify::VerifyError;

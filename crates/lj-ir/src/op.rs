@@ -87,6 +87,37 @@ impl ScanOp {
     pub const ALL: [ScanOp; 5] = [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp];
 }
 
+/// How a scatter combines what stands at a place with what comes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ScatterOp {
+    /// Takes the place of it: the last one stays.
+    Set,
+    /// Is added; logical or for bools.
+    Add,
+    /// Is multiplied; logical and for bools.
+    Mul,
+    /// The larger stays; NaN if either is.
+    Max,
+    /// The smaller stays; NaN if either is.
+    Min,
+}
+
+impl ScatterOp {
+    /// Name in `.lj` text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScatterOp::Set => "set",
+            ScatterOp::Add => "add",
+            ScatterOp::Mul => "mul",
+            ScatterOp::Max => "max",
+            ScatterOp::Min => "min",
+        }
+    }
+    /// All of them.
+    pub const ALL: [ScatterOp; 5] =
+        [ScatterOp::Set, ScatterOp::Add, ScatterOp::Mul, ScatterOp::Max, ScatterOp::Min];
+}
+
 /// A change of shape that moves no data: an affine map from output to input indices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum View {
@@ -233,12 +264,23 @@ pub enum Op {
         /// The indexed dim.
         dim: usize,
     },
-    /// Adds rows: inputs are `grad` `[*index shape, D]` and an i64 `index`; the output `[N, D]` has
-    /// `out[index[i]] += grad[i]` in ascending order of `i`, zero elsewhere; rows of `padding_idx`
-    /// stay zero (−1: none). The backward of an embedding.
-    EmbeddingGrad {
-        /// Row that receives no gradient, or −1.
-        padding_idx: i64,
+    /// A copy of `base` with the elements of `src` put or combined into it. Inputs are `base`, `src` and
+    /// one i64 index tensor per entry of `dims`, which broadcasts to the shape of `src`. Element `c` of
+    /// `src` goes to the place that the indices give along `dims` and coordinates `rest` of `c` along
+    /// the other dims of `base`, in their order. Elements come in ascending row-major order of `c`, and
+    /// each combination is rounded to the dtype. An index out of range raises `error` (`exception:
+    /// message`).
+    Scatter {
+        /// How.
+        op: ScatterOp,
+        /// Indexed dims of `base`, sorted.
+        dims: Vec<usize>,
+        /// Which dims of `src` are the other dims of `base`.
+        rest: Vec<usize>,
+        /// Whether negative indices count from the end; else they are out of range.
+        wrap: bool,
+        /// What an index out of range raises.
+        error: String,
     },
     /// Concatenation along `dim`; at least one input.
     Cat {

@@ -28,7 +28,7 @@ const SAMPLE: &str = r#"graph "a graph" (`odd name`: [-inf, -3], s0: [2, inf] ~ 
   %21 = iota start=-s0 step=-2 : i64[s0]
   %22 = index dims=[0] at=0 %0, %21 : f32[s0, 512]
   %23 = gather dim=1 %0, %22 : f32[s0, 512]
-  %24 = embedding_grad padding_idx=-1 %0, %21 : f32[7, 512]
+  %24 = scatter.add dims=[0] rest=[1] error="IndexError: \"out\" of range" %0, %0, %21 : f32[s0, 512]
   %25 = cat dim=0 %0, %5 : f32[2*s0, 512]
   %26 = pad low=[-1, 0] high=[s0, 2] value=0.0 %0 : f32[2*s0 - 1, 514]
   %27 = matmul bias %0, %7, %13 : f32[s0, s0]

@@ -123,7 +123,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (expr(), expr()).prop_map(|(start, step)| Op::Iota { start, step }),
         1 => (dims(), 0usize..4).prop_map(|(dims, at)| Op::Index { dims, at }),
         1 => (0usize..4).prop_map(|dim| Op::Gather { dim }),
-        1 => int().prop_map(|padding_idx| Op::EmbeddingGrad { padding_idx }),
+        1 => (select(&ScatterOp::ALL[..]), dims(), dims(), any::<bool>(), name())
+            .prop_map(|(op, dims, rest, wrap, error)| Op::Scatter { op, dims, rest, wrap, error }),
         1 => (0usize..4).prop_map(|dim| Op::Cat { dim }),
         1 => (exprs(), exprs(), scalar()).prop_map(|(low, high, value)| Op::Pad { low, high, value }),
         1 => any::<bool>().prop_map(|bias| Op::Matmul { bias }),

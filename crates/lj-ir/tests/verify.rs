@@ -57,7 +57,8 @@ fn legal_nodes_are_accepted() {
         "%10 = index dims=[0] at=0 %4, %1 : f32[s0, 4]",
         "%10 = index dims=[0, 2] at=1 %6, %1, %1 : f32[s0, s0]",
         "%11 = view.reshape %1 : i64[s0, 1]\n %10 = gather dim=1 %0, %11 : f32[s0, 1]",
-        "%10 = embedding_grad padding_idx=-1 %0, %1 : f32[100, 8]",
+        "%11 = view.reshape %1 : i64[s0, 1]\n %10 = scatter.add dims=[0] rest=[1] error=\"\" %0, %0, %11 : f32[s0, 8]",
+        "%11 = full 0 : i64[]\n %10 = scatter.set dims=[1] rest=[0] wrap error=\"\" %0, %0, %11 : f32[s0, 8]",
         "%10 = cat dim=0 %0, %0 : f32[2*s0, 8]",
         "%10 = pad low=[1, 0] high=[0, -2] value=0.0 %0 : f32[s0 + 1, 6]",
         "%10 = matmul %0, %4 : f32[s0, 4]",
@@ -170,8 +171,20 @@ fn illegal_nodes_are_refused() {
             "expected the shape [s0, 2], found [s0, 8]",
         ),
         (
-            "%10 = embedding_grad padding_idx=-1 %0, %1 : f32[9, 4]",
-            "expected the shape [s0, 4], found [s0, 8]",
+            "%11 = full 0 : i64[9]\n %10 = scatter.add dims=[0] rest=[1] error=\"\" %0, %0, %11 : f32[s0, 8]",
+            "the index [9] does not broadcast to [s0, 8]",
+        ),
+        (
+            "%11 = full 0 : i64[]\n %10 = scatter.add dims=[0] rest=[] error=\"\" %0, %0, %11 : f32[s0, 8]",
+            "[] are not 1 distinct dims of a 2-d tensor",
+        ),
+        (
+            "%11 = full 0 : i64[]\n %10 = scatter.add dims=[0] rest=[0, 0] error=\"\" %6, %6, %11 : f32[3, s0, 8]",
+            "[0, 0] are not 2 distinct dims of a 3-d tensor",
+        ),
+        (
+            "%11 = full 0 : i64[]\n %10 = scatter.max dims=[0] rest=[] error=\"\" %3, %3, %11 : bool[8]",
+            "`max` does not exist for bool",
         ),
         ("%10 = cat dim=0 %0, %4 : f32[s0 + 8, 8]", "expected the shape [8, 8], found [8, 4]"),
         ("%10 = cat dim=0 %0, %0 : f32[s0, 8]", "expected the extent 2*s0, found s0"),

@@ -177,7 +177,7 @@ impl<'g> Analysis<'g> {
                         Op::Reduce { .. } => self.numel(node.inputs[0]),
                         // Each element of a part is read once.
                         Op::Cat { .. } | Op::Pad { .. } => self.numel(v),
-                        Op::EmbeddingGrad { .. } => self.numel(node.inputs[0]),
+                        Op::Scatter { .. } => self.numel(v),
                         _ => self.numel(node.outputs[0]),
                     };
                     out.push(Use { node: n, visits });
@@ -217,7 +217,7 @@ impl<'g> Analysis<'g> {
             ops[i] = u32::from(own > 0).saturating_add(sum(&|x| ops[x]));
             self.realised[i] = match &node.op {
                 Op::View(_) => self.copied[i],
-                Op::Reduce { .. } | Op::Scan { .. } | Op::EmbeddingGrad { .. } => true,
+                Op::Reduce { .. } | Op::Scan { .. } | Op::Scatter { .. } => true,
                 _ if self.stored[i] || ops[i] > MAX_INLINE_OPS => true,
                 Op::Cat { .. } if node.inputs.len() > MAX_INLINE_CAT => true,
                 Op::Full(_) | Op::FullSym(_) | Op::Iota { .. } => false,

@@ -5,6 +5,7 @@ use crate::emit::{FinishedNest, Memory};
 use crate::error::Error;
 use crate::forms::{self, Lowered};
 use crate::fuse::{self, Fusion, Unit};
+use crate::in_place;
 use crate::items::{self, Dest, Item};
 use crate::loopnest::LoopNest;
 use crate::nest_info::cost;
@@ -33,7 +34,7 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         if !fuse::stands_alone(&node.op) {
             continue;
         }
-        let reads = if matches!(node.op, Op::EmbeddingGrad { .. }) {
+        let reads = if matches!(node.op, Op::Scatter { .. }) {
             items::reads_of(&a, &node.inputs)?
         } else {
             let tensors = node.inputs.iter().filter(|v| graph.ty(**v).tensor().is_some());
@@ -42,9 +43,10 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         node_reads.insert(NodeId(i as u32), reads);
     }
     let fusion = fuse::fuse(&a, &items, &node_reads);
+    let in_place = in_place::find(&a);
     let mut overwrites = vec![];
     for m in &graph.mutations {
-        if m.input != m.value {
+        if m.input != m.value && in_place.get(&m.value) != Some(&m.input) {
             overwrites.push(items::item(&a, m.value, graph.value(m.value).def, Dest::Input(m.input))?);
         }
     }
@@ -60,6 +62,8 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         buf_of: BTreeMap::new(),
         slot_of: BTreeMap::new(),
         nest_of: HashMap::new(),
+        in_place,
+        threads: config.threads,
         fresh: graph
             .outputs
             .iter()
@@ -79,19 +83,20 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         }
     }
     for item in &overwrites {
-        let group = fuse::Group {
-            items: vec![0],
-            roles: vec![fuse::Role::Full],
-            space: item.domain.clone(),
-            rows: None,
-        };
-        let lowered = forms::lower(&a, std::slice::from_ref(item), &group, &|_| true, config.threads)?;
+        let lowered = overwrite(&a, item, config.threads)?;
         asm.kernels(lowered, &provs(graph, [item.node]))?;
     }
     asm.outputs();
     asm.lifetimes();
     asm.symbols()?;
     Ok(asm.program)
+}
+
+/// The kernel of an item that writes into the memory of another value.
+fn overwrite(a: &Analysis, item: &Item, threads: usize) -> Result<Lowered, Error> {
+    let space = item.domain.clone();
+    let group = fuse::Group { items: vec![0], roles: vec![fuse::Role::Full], space, rows: None };
+    forms::lower(a, std::slice::from_ref(item), &group, &|_| true, threads)
 }
 
 /// The value in whose memory operand `v` of an ATen call lies.
@@ -138,6 +143,10 @@ struct Assembler<'a, 'g> {
     buf_of: BTreeMap<ValueId, BufId>,
     slot_of: BTreeMap<ValueId, SlotId>,
     nest_of: HashMap<LoopNest, u32>,
+    /// Values that have no memory of their own, and whose they share.
+    in_place: BTreeMap<ValueId, ValueId>,
+    /// Number of threads kernels are cut for.
+    threads: usize,
     /// Values whose memory leaves the plan.
     fresh: BTreeSet<ValueId>,
 }
@@ -157,7 +166,16 @@ impl Assembler<'_, '_> {
         BufId(self.program.buffers.len() as u32 - 1)
     }
 
+    /// The value in whose memory `v` lies.
+    fn memory_of(&self, mut v: ValueId) -> ValueId {
+        while let Some(owner) = self.in_place.get(&v) {
+            v = *owner;
+        }
+        v
+    }
+
     fn value_buffer(&mut self, v: ValueId) -> BufId {
+        let v = self.memory_of(v);
         if let Some(b) = self.buf_of.get(&v) {
             return *b;
         }
@@ -218,8 +236,15 @@ impl Assembler<'_, '_> {
         let graph = self.a.graph;
         let node = &graph.nodes[id.index()];
         let step = match &node.op {
-            Op::EmbeddingGrad { .. } => {
-                let nest = forms::embedding_grad(self.a, node.outputs[0])?;
+            Op::Scatter { .. } => {
+                let v = node.outputs[0];
+                let copy = self.memory_of(node.inputs[0]) != self.memory_of(v);
+                let (nest, copied) = forms::scatter(self.a, v, copy, self.threads)?;
+                if copy && !copied {
+                    let item = items::item(self.a, node.inputs[0], id, Dest::Input(v))?;
+                    let lowered = overwrite(self.a, &item, self.threads)?;
+                    self.kernels(lowered, &[node.prov])?;
+                }
                 return self.kernels(Lowered { nests: vec![nest], partials: vec![] }, &[node.prov]);
             }
             Op::Matmul { bias } => {

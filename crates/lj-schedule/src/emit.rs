@@ -4,6 +4,7 @@
 //! in a loop is computed before it. Coordinates are expressions over the *space variables* of a
 //! group; [`Emitter::place_vars`] says which loop variable each of them stands for.
 
+use crate::affine;
 use crate::analysis::Analysis;
 use crate::coords::{Bounds, broadcast_coords, view_coords};
 use crate::error::Error;
@@ -151,7 +152,8 @@ impl<'a, 'g> Emitter<'a, 'g> {
         Mem::Scratch(self.scratch.len() as u32 - 1)
     }
 
-    fn note(&mut self, name: &'static str) {
+    /// Adds to the nest's name.
+    pub fn note(&mut self, name: &'static str) {
         if self.names.len() < 6 && self.names.last() != Some(&name) {
             self.names.push(name);
         }
@@ -341,12 +343,12 @@ impl<'a, 'g> Emitter<'a, 'g> {
     }
 
     /// A load that must happen at this point of the innermost loop (of memory the nest writes).
-    pub fn load_here(&mut self, mem: Mem, dtype: DType, flat: &Expr) -> Reg {
+    pub fn load_here(&mut self, mem: Mem, dtype: DType, flat: &Expr, mask: Option<Reg>) -> Reg {
         let dtype = dtype.moved();
         self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
         let index = self.index(flat);
         let fallback = Scalar::Int(0).cast(dtype);
-        self.define(dtype, Def::Load { mem, index, mask: None, fallback }, self.depth())
+        self.define(dtype, Def::Load { mem, index, mask, fallback }, self.depth())
     }
 
     /// A store to element `flat` (over space variables), in the innermost loop.
@@ -371,14 +373,15 @@ impl<'a, 'g> Emitter<'a, 'g> {
     }
 
     /// A checked index register as a coordinate in `0..extent`, with the mask under which it may be
-    /// used. `wrap`: negative indices count from the end.
+    /// used. `wrap`: negative indices count from the end. `error` is what an index out of range raises,
+    /// `exception: message`.
     pub fn checked_index(
         &mut self,
         r: Reg,
         extent: &Expr,
         wrap: bool,
         mask: Option<Reg>,
-        what: &str,
+        error: &str,
     ) -> (Expr, Option<Reg>) {
         let r = self.convert(r, DType::I64);
         let n = self.expr(extent, DType::I64);
@@ -392,13 +395,11 @@ impl<'a, 'g> Emitter<'a, 'g> {
         let low = self.pw(PwOp::Ge, vec![i, zero], DType::Bool);
         let high = self.pw(PwOp::Lt, vec![i, n], DType::Bool);
         let ok = self.pw(PwOp::And, vec![low, high], DType::Bool);
-        self.check(ok, mask, "IndexError", what);
+        let (exception, message) = error.split_once(": ").unwrap_or(("IndexError", error));
+        self.check(ok, mask, exception, message);
         if self.bounds.facts.ge(extent, &Expr::ONE) {
-            let one = self.constant(Scalar::Int(1), DType::I64);
-            let last = self.pw(PwOp::Sub, vec![n, one], DType::I64);
-            let up = self.pw(PwOp::Maximum, vec![i, zero], DType::I64);
-            let clamped = self.pw(PwOp::Minimum, vec![up, last], DType::I64);
-            return (self.symbol(clamped), mask);
+            let safe = self.pw(PwOp::Where, vec![ok, i, zero], DType::I64);
+            return (self.symbol(safe), mask);
         }
         let both = match mask {
             None => ok,
@@ -417,7 +418,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
                     return Ok(r);
                 }
                 let dtype = self.a.graph.tensor(v).dtype;
-                let r = self.load_here(mem, dtype, &flat);
+                let r = self.load_here(mem, dtype, &flat, None);
                 self.remember(key, r);
                 return Ok(r);
             }
@@ -492,9 +493,19 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 let x = node.inputs[0];
                 let (mut picked, mut mask) = (vec![], mask);
                 for (&i, &d) in index.iter().zip(dims) {
+                    let at_index = broadcast_coords(shape(i), &coords[*at..*at + rank]);
+                    if let Some(c) = affine::known(self, i, &at_index, &shape(x)[d]) {
+                        picked.push(c);
+                        continue;
+                    }
                     let r = self.value(i, &broadcast_coords(shape(i), &coords[*at..*at + rank]), mask)?;
-                    let (c, m) =
-                        self.checked_index(r, &shape(x)[d], true, mask, "index out of range in self");
+                    let (c, m) = self.checked_index(
+                        r,
+                        &shape(x)[d],
+                        true,
+                        mask,
+                        "IndexError: index out of range in self",
+                    );
                     picked.push(c);
                     mask = m;
                 }
@@ -505,7 +516,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 self.note("gather");
                 let (x, i) = (node.inputs[0], node.inputs[1]);
                 let r = self.value(i, coords, mask)?;
-                let what = "index out of bounds in gather";
+                let what = "IndexError: index out of bounds in gather";
                 let (c, mask) = self.checked_index(r, &shape(x)[*dim], false, mask, what);
                 let mut at = coords.to_vec();
                 at[*dim] = c;

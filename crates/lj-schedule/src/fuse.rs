@@ -461,5 +461,5 @@ pub fn order(fusion: &Fusion, items: &[Item]) -> Vec<usize> {
 
 /// Whether a node runs by itself.
 pub fn stands_alone(op: &Op) -> bool {
-    matches!(op, Op::Extern(_) | Op::Matmul { .. } | Op::EmbeddingGrad { .. })
+    matches!(op, Op::Extern(_) | Op::Matmul { .. } | Op::Scatter { .. })
 }

@@ -71,7 +71,7 @@ pub fn items(a: &Analysis) -> Result<Vec<Item>, Error> {
     let mut out = vec![];
     for (i, node) in a.graph.nodes.iter().enumerate() {
         let Some(&v) = node.outputs.first() else { continue };
-        if a.leaf[v.index()] || !a.realised[v.index()] || matches!(node.op, Op::EmbeddingGrad { .. }) {
+        if a.leaf[v.index()] || !a.realised[v.index()] || matches!(node.op, Op::Scatter { .. }) {
             continue;
         }
         let id = NodeId(i as u32);

@@ -6,7 +6,8 @@
 //!
 //! This crate knows nothing of machines or of torch: it sees a graph and writes loop nests.
 
-pub mod analysis;
+pub mod affine;
+mod analysis;
 pub mod arena;
 pub mod assemble;
 mod axes;
@@ -16,6 +17,7 @@ mod emit;
 mod error;
 mod forms;
 pub mod fuse;
+mod in_place;
 pub mod items;
 mod late;
 pub mod loopnest;

@@ -1,7 +1,6 @@
-//! Gathers and the gradient of an embedding.
+//! Gathers: elements picked by indices.
 
 use super::Row;
-use super::views::clamp_index;
 use crate::cx::{Cx, Lowered, Val, decline};
 use crate::fx::FxArg;
 use lj_ir::{DType, Expr, Op, PwOp, Scalar, TensorType, ValueId, View};
@@ -27,7 +26,6 @@ pub(super) const ROWS: &[Row] = &[
         let index = strict(cx, index)?;
         indexed(cx, table, vec![0], 0, vec![index])
     }),
-    ("aten.embedding_dense_backward.default", embedding_backward),
     ("aten.gather.default", gather),
     ("aten.flip.default", |cx| {
         let x = cx.tensor(0, "self")?;
@@ -42,13 +40,19 @@ pub(super) const ROWS: &[Row] = &[
         let op = if dims.is_empty() { Op::Copy } else { Op::View(View::Flip(dims)) };
         Ok(Val::Tensor(cx.push(op, vec![x], ty)))
     }),
-    ("aten.slice_scatter.default", slice_scatter),
-    ("aten.select_scatter.default", select_scatter),
+    ("aten.take.default", |cx| {
+        let x = cx.tensor(0, "self")?;
+        let index = cx.tensor(1, "index")?;
+        let n = cx.ty(x).numel();
+        let x = cx.reshape(x, vec![n]);
+        let index = cx.convert(index, DType::I64);
+        indexed(cx, x, vec![0], 0, vec![index])
+    }),
 ];
 
 /// An index of which negative values raise: `Op::Index` would count them from the end, so they
 /// become the largest integer, which is out of range of everything.
-fn strict(cx: &mut Cx<'_>, index: ValueId) -> Lowered<ValueId> {
+pub(super) fn strict(cx: &mut Cx<'_>, index: ValueId) -> Lowered<ValueId> {
     let index = cx.convert(index, DType::I64);
     let zero = cx.constant(Scalar::Int(0), DType::I64);
     let outside = cx.constant(Scalar::Int(i64::MAX), DType::I64);
@@ -87,21 +91,6 @@ fn index(cx: &mut Cx<'_>) -> Lowered {
     indexed(cx, x, dims, at, indices)
 }
 
-fn embedding_backward(cx: &mut Cx<'_>) -> Lowered {
-    let (grad, index) = (cx.tensor(0, "grad_output")?, cx.tensor(1, "indices")?);
-    let padding_idx = cx.int(3, "padding_idx", -1)?;
-    if cx.bool(4, "scale_grad_by_freq", false)? {
-        return decline("embedding gradient scaled by frequency");
-    }
-    let ty = cx.result()?.clone();
-    let index = cx.convert(index, DType::I64);
-    let compute = ty.dtype.compute();
-    let grad = cx.convert(grad, compute);
-    let r =
-        cx.push(Op::EmbeddingGrad { padding_idx }, vec![grad, index], TensorType { dtype: compute, ..ty });
-    cx.done(r)
-}
-
 fn gather(cx: &mut Cx<'_>) -> Lowered {
     let mut x = cx.tensor(0, "self")?;
     let mut index = cx.tensor(2, "index")?;
@@ -127,76 +116,4 @@ fn gather(cx: &mut Cx<'_>) -> Lowered {
         }
     }
     Ok(Val::Tensor(cx.push(Op::Gather { dim }, vec![x, index], ty)))
-}
-
-/// The constant that fills `x`, if one does.
-fn fill_of(cx: &Cx<'_>, mut x: ValueId) -> Option<Scalar> {
-    loop {
-        let node = cx.graph.def(x);
-        match &node.op {
-            Op::Full(s) => return Some(*s),
-            Op::View(_) | Op::Copy => x = node.inputs[0],
-            _ => return None,
-        }
-    }
-}
-
-/// `x` with `src` in place of `x[..., start : start+len, ...]`.
-fn replaced(cx: &mut Cx<'_>, x: ValueId, src: ValueId, dim: usize, start: &Expr, len: &Expr) -> Lowered {
-    let ty = cx.result()?.clone();
-    let src = cx.convert(src, ty.dtype);
-    let mut part = cx.shape(x);
-    let extent = part[dim].clone();
-    part[dim] = len.clone();
-    let src = cx.expand(src, &part);
-    let end = start + len;
-    let after = &extent - &end;
-    if start.is(0) && cx.graph.facts.eq(len, &extent) {
-        return Ok(Val::Tensor(cx.push(Op::Copy, vec![src], ty)));
-    }
-    // Zeros around a piece (the gradient of a slice) are padding.
-    if let Some(value) = fill_of(cx, x) {
-        let mut low = vec![Expr::ZERO; part.len()];
-        let mut high = low.clone();
-        (low[dim], high[dim]) = (start.clone(), after);
-        let value = value.cast(ty.dtype);
-        return Ok(Val::Tensor(cx.push(Op::Pad { low, high, value }, vec![src], ty)));
-    }
-    let mut parts = vec![];
-    if !start.is(0) {
-        parts.push(cx.narrow(x, dim, &Expr::ZERO, start));
-    }
-    parts.push(src);
-    if !after.is(0) {
-        parts.push(cx.narrow(x, dim, &end, &after));
-    }
-    Ok(Val::Tensor(cx.push(Op::Cat { dim }, parts, ty)))
-}
-
-fn slice_scatter(cx: &mut Cx<'_>) -> Lowered {
-    let (x, src) = (cx.tensor(0, "self")?, cx.tensor(1, "src")?);
-    let dim = cx.dim(2, "dim", 0, cx.rank(x))?;
-    if cx.int(5, "step", 1)? != 1 {
-        return decline("slice_scatter with a step");
-    }
-    let extent = cx.ty(x).shape[dim].clone();
-    let start = cx.expr(3, "start")?;
-    let start = clamp_index(cx, start, Expr::ZERO, &extent);
-    let len = cx.ty(src).shape[dim].clone();
-    replaced(cx, x, src, dim, &start, &len)
-}
-
-fn select_scatter(cx: &mut Cx<'_>) -> Lowered {
-    let (x, src) = (cx.tensor(0, "self")?, cx.tensor(1, "src")?);
-    let dim = cx.dim(2, "dim", 0, cx.rank(x))?;
-    let Some(index) = cx.expr(3, "index")? else { return decline("the index is missing") };
-    let extent = cx.ty(x).shape[dim].clone();
-    let index = if cx.graph.facts.range(&index).1 < 0 { &index + &extent } else { index };
-    if !cx.graph.facts.ge(&index, &Expr::ZERO) {
-        return decline("an index of unknown sign");
-    }
-    let mut shape = cx.shape(src);
-    shape.insert(dim, Expr::ONE);
-    let src = cx.reshape(src, shape);
-    replaced(cx, x, src, dim, &index, &Expr::ONE)
 }

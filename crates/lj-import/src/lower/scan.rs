@@ -22,7 +22,7 @@ fn accumulator(d: DType) -> DType {
 }
 
 /// The scan itself; `None` where there is but one element to a row.
-fn scan(cx: &mut Cx<'_>, op: ScanOp, x: ValueId, dim: usize, ty: TensorType) -> Option<ValueId> {
+pub(super) fn scan(cx: &mut Cx<'_>, op: ScanOp, x: ValueId, dim: usize, ty: TensorType) -> Option<ValueId> {
     let one = cx.ty(x).shape.get(dim).is_none_or(|e| e.is(1));
     (!one).then(|| cx.push(Op::Scan { op, dim, reverse: false }, vec![x], ty))
 }

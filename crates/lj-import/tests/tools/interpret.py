@@ -169,12 +169,8 @@ class Interpreter:
                 return x[tuple(index)]
             case "Gather":
                 return torch.gather(x, p["dim"], ins[1])
-            case "EmbeddingGrad":
-                rows = x.reshape(-1, x.shape[-1])
-                out = torch.zeros(shape, dtype=dtype).index_add_(0, ins[1].reshape(-1), rows)
-                if p["padding_idx"] >= 0:
-                    out[p["padding_idx"]] = 0
-                return out
+            case "Scatter":
+                return self.scatter(p, x, ins[1], ins[2:])
             case "Cat":
                 return torch.cat(ins, p["dim"])
             case "Pad":
@@ -187,6 +183,32 @@ class Interpreter:
                     return (torch.addmm if x.dim() == 2 else torch.baddbmm)(ins[2], x, ins[1])
                 return x @ ins[1]
         raise NotImplementedError(kind)
+
+    def scatter(self, p, base, src, indices):
+        out = base.clone(memory_format=torch.contiguous_format)
+        at = torch.meshgrid(*[torch.arange(n) for n in src.shape], indexing="ij")
+        other = iter(p["rest"])
+        places = [None] * base.dim()
+        for d, i in zip(p["dims"], indices, strict=True):
+            places[d] = i.expand(src.shape) % max(base.shape[d], 1)
+        places = [at[next(other)] if i is None else i for i in places]
+        flat = torch.zeros(src.shape, dtype=torch.int64)
+        for n, i in zip(base.shape, places, strict=True):
+            flat = flat * n + i
+        flat, src, out1 = flat.reshape(-1), src.reshape(-1), out.view(-1)
+        for i, v in zip(flat.tolist(), src, strict=True):
+            match p["op"]:
+                case "Set":
+                    out1[i] = v
+                case "Add":
+                    out1[i] = out1[i] | v if v.dtype == torch.bool else out1[i] + v
+                case "Mul":
+                    out1[i] = out1[i] & v if v.dtype == torch.bool else out1[i] * v
+                case "Max":
+                    out1[i] = torch.maximum(out1[i], v)
+                case "Min":
+                    out1[i] = torch.minimum(out1[i], v)
+        return out
 
     def scan(self, op, x, dim, reverse):
         f = {

@@ -6,7 +6,7 @@ use super::lex::Token;
 use crate::expr::{Expr, Sym};
 use crate::facts::SymInfo;
 use crate::graph::{Graph, Mutation, Node, NodeId, Prov, Value, ValueId};
-use crate::op::{Arg, ExternCall, Op, ReduceOp, ScanOp, View};
+use crate::op::{Arg, ExternCall, Op, ReduceOp, ScanOp, ScatterOp, View};
 use crate::pointwise::PwOp;
 use std::collections::{BTreeMap, HashMap};
 
@@ -241,9 +241,23 @@ impl Parser {
                 Op::Index { dims, at: self.index("a position")? }
             }
             ("gather", "") => Op::Gather { dim: self.dim()? },
-            ("embedding_grad", "") => {
-                self.key("padding_idx")?;
-                Op::EmbeddingGrad { padding_idx: self.int("an index")? }
+            ("scatter", name) => {
+                let Some(op) = ScatterOp::ALL.into_iter().find(|op| op.name() == name) else {
+                    return self.error_before("a scatter");
+                };
+                self.key("dims")?;
+                let dims = self.indices()?;
+                self.key("rest")?;
+                let rest = self.indices()?;
+                let wrap = self.eat_word("wrap");
+                self.key("error")?;
+                Op::Scatter {
+                    op,
+                    dims,
+                    rest,
+                    wrap,
+                    error: self.string("an exception and a message in quotes")?,
+                }
             }
             ("cat", "") => Op::Cat { dim: self.dim()? },
             ("pad", "") => {

@@ -212,7 +212,14 @@ fn write_op(f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
             write!(f, " at={at}")
         }
         Op::Gather { dim } => write!(f, "gather dim={dim}"),
-        Op::EmbeddingGrad { padding_idx } => write!(f, "embedding_grad padding_idx={padding_idx}"),
+        Op::Scatter { op, dims, rest, wrap, error } => {
+            write!(f, "scatter.{} dims=", op.name())?;
+            write_list(f, dims)?;
+            f.write_str(" rest=")?;
+            write_list(f, rest)?;
+            f.write_str(if *wrap { " wrap error=" } else { " error=" })?;
+            quoted(f, error, '"')
+        }
         Op::Cat { dim } => write!(f, "cat dim={dim}"),
         Op::Pad { low, high, value } => {
             f.write_str("pad low=")?;

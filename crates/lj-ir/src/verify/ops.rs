@@ -4,7 +4,7 @@ use super::{Check, ensure, same_shape};
 use crate::dtype::{DType, Device};
 use crate::expr::Expr;
 use crate::graph::{Graph, Node, TensorType, Type};
-use crate::op::{Arg, Op, ReduceOp, ScanOp, View};
+use crate::op::{Arg, Op, ReduceOp, ScanOp, ScatterOp, View};
 use crate::pointwise::{PwOp, PwResult};
 use crate::shape::broadcast;
 
@@ -117,7 +117,7 @@ impl Checker<'_> {
             }
             Op::Index { dims, at } => self.index(dims, *at),
             Op::Gather { dim } => self.gather(*dim),
-            Op::EmbeddingGrad { .. } => self.embedding_grad(),
+            Op::Scatter { op, dims, rest, .. } => self.scatter(*op, dims, rest),
             Op::Cat { dim } => self.cat(*dim),
             Op::Pad { low, high, .. } => self.pad(low, high),
             Op::Matmul { bias } => self.matmul(*bias),
@@ -311,16 +311,44 @@ impl Checker<'_> {
         self.shape(&index.shape)
     }
 
-    fn embedding_grad(&self) -> Check {
-        self.arity(2)?;
-        let (grad, index) = (self.ins[0], self.ins[1]);
-        self.operand(1, DType::I64)?;
-        self.result(grad.dtype)?;
-        ensure!(!is_half(grad.dtype), "no arithmetic on {}", grad.dtype);
-        ensure!(grad.rank() >= 1 && self.out.rank() == 2, "expected [*, D] and a 2-d result");
-        let mut shape = index.shape.clone();
-        shape.push(self.out.shape[1].clone());
-        same_shape(self.graph, grad, &shape)
+    fn scatter(&self, op: ScatterOp, dims: &[usize], rest: &[usize]) -> Check {
+        self.arity(2 + dims.len())?;
+        let (base, src) = (self.ins[0], self.ins[1]);
+        ensure!(!dims.is_empty(), "no dims to index");
+        ensure!(
+            ascending(dims, base.rank()),
+            "the dims {dims:?} are not ascending dims of a {}-d tensor",
+            base.rank()
+        );
+        self.result(base.dtype)?;
+        self.operand(1, base.dtype)?;
+        let ordered = !matches!(op, ScatterOp::Max | ScatterOp::Min) || base.dtype != DType::Bool;
+        ensure!(ordered, "`{}` does not exist for bool", op.name());
+        for (i, index) in self.ins.iter().enumerate().skip(2) {
+            self.operand(i, DType::I64)?;
+            let facts = &self.graph.facts;
+            let skip = src.rank().checked_sub(index.rank());
+            let fits = skip.is_some_and(|skip| {
+                let pairs = index.shape.iter().zip(&src.shape[skip..]);
+                pairs.into_iter().all(|(a, b)| a.is(1) || !facts.ne(a, b))
+            });
+            ensure!(fits, "the index {:?} does not broadcast to {:?}", index.shape, src.shape);
+        }
+        let mut sorted = rest.to_vec();
+        sorted.sort_unstable();
+        let kept: Vec<usize> = (0..base.rank()).filter(|d| !dims.contains(d)).collect();
+        ensure!(
+            ascending(&sorted, src.rank()) && rest.len() == kept.len(),
+            "{rest:?} are not {} distinct dims of a {}-d tensor",
+            kept.len(),
+            src.rank()
+        );
+        for (&d, &r) in kept.iter().zip(rest) {
+            let (a, b) = (&src.shape[r], &base.shape[d]);
+            let fits = !self.graph.facts.ge(a, &(b + &Expr::ONE));
+            ensure!(fits, "dim {r} of the source has the extent {a}, dim {d} of the result only {b}");
+        }
+        self.shape(&base.shape)
     }
 
     fn cat(&self, dim: usize) -> Check {

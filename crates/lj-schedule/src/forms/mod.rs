@@ -15,7 +15,7 @@ mod rows;
 mod scan;
 mod scatter;
 
-pub use scatter::embedding_grad;
+pub use scatter::scatter;
 
 use crate::analysis::Analysis;
 use crate::axes::{Axis, Uses};

@@ -163,7 +163,7 @@ impl<'a> Lowering<'a, '_> {
                     let (op, dtype) = self.reduction(m);
                     let mem = em.param(Memory::Partial(m.item.value), dtype, false);
                     em.param(Memory::Partial(m.item.value), dtype, true);
-                    let before = em.load_here(mem, dtype, place);
+                    let before = em.load_here(mem, dtype, place, None);
                     let after = em.pw(combining(op), vec![before, r], dtype);
                     em.store(mem, place, after, None);
                 }

@@ -19,6 +19,7 @@ from . import stats
 from .aliasing import unsound_alias
 from .compiler import CompileError, compile_graph, run_uncompiled
 from .options import Options, check_mode
+from .whole import kept_whole
 
 
 def ljcompile(
@@ -61,7 +62,8 @@ def ljcompile(
     )
     # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows. Effect tokens
     # are to stay inside the graph: the compiler keeps effects in order by itself.
-    with functorch_config.patch(donated_buffer=False, unlift_effect_tokens=True):
+    config = functorch_config.patch(donated_buffer=False, unlift_effect_tokens=True)
+    with config, kept_whole():
         try:
             compiled = backend(gm, example_inputs)
         except (TorchDynamoException, CompileError):

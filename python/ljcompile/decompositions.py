@@ -60,6 +60,8 @@ upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d up
 upsample_nearest3d upsample_bicubic2d
 max_unpool2d max_unpool3d
 im2col col2im
+reflection_pad1d reflection_pad2d reflection_pad3d
+replication_pad1d replication_pad2d replication_pad3d
 reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
 multi_margin_loss multilabel_margin_loss_forward
 renorm unfold_backward
@@ -276,6 +278,12 @@ def _unique_counted_from_the_end(original: Any) -> Callable[..., Any]:
     return run
 
 
+def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    n, c, *rest = self.shape
+    x = self.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(self.shape)
+    return x.contiguous(memory_format=suggest_memory_format(self))
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "nll_loss_forward.default": _nll_loss_forward,
     "nll_loss2d_forward.default": _nll_loss_forward,
@@ -291,6 +299,8 @@ _OWN: dict[str, Callable[..., Any]] = {
         name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
         for name in ("unique_consecutive.default", "unique_dim.default")
     },
+    "channel_shuffle.default": _channel_shuffle,
+    "native_channel_shuffle.default": _channel_shuffle,
 }
 
 

@@ -105,7 +105,7 @@ class Generator:
         steps = self.r.randint(3, 22)
         kinds = [self._unary, self._binary, self._binary, self._reduce, self._layout, self._layout]
         kinds += [self._cast, self._join, self._compare, self._row, self._index, self._integer]
-        kinds += [self._scan, self._scatter]
+        kinds += [self._scan, self._scatter, self._window]
         tries = 0
         while len(self.lines) < steps and tries < 10 * steps:
             tries += 1
@@ -400,6 +400,38 @@ class Generator:
         code, shape = self.r.choice(forms)
         if all(self.volume(shape, i) <= 60_000 for i in range(self.sets)):
             self.derive(code, x, shape=shape, size=max(x.size, 1.0))
+
+    def _window(self) -> None:
+        """Pooling, borders and enlarging along the last dim of a floating-point tensor."""
+        x = self.pick(lambda v: v.is_float and len(v.shape) == 3 and v.shape[-1].least >= 4)
+        if x is None:
+            return
+        n, last = x.name, x.shape[-1]
+
+        def changed(tag: str, change: Any) -> tuple[Dim, ...]:
+            dim = Dim(f"({last.key}{tag})", tuple(change(v) for v in last.values))
+            return (*x.shape[:-1], dim)
+
+        kernel = self.r.choice([2, 3])
+        step = self.r.choice([1, 2, 3])
+        pad = self.r.choice([0, 1])
+        tag = f"w{kernel}s{step}p{pad}"
+        pooled = changed(tag, lambda v: (v + 2 * pad - kernel) // step + 1)
+        windows = changed(f"u{kernel}s{step}", lambda v: (v - kernel) // step + 1)
+        wide = changed("+3", lambda v: v + 3)
+        forms = [
+            (f"F.avg_pool1d({n}, {kernel}, {step}, {pad})", pooled, False),
+            (f"F.pad({n}, (2, 1), mode='{self.r.choice(['reflect', 'replicate'])}')", wide, True),
+            (f"F.pad({n}, (1, 2), mode='circular')", wide, True),
+            (f"{n}.unfold(2, {kernel}, {step})", (*windows, self.constant(kernel)), True),
+            (f"F.interpolate({n}, scale_factor=2.0)", changed("*2", lambda v: 2 * v), True),
+        ]
+        if x.exact:
+            # Which of two near values is the larger must not depend on the evaluation.
+            forms.append((f"F.max_pool1d({n}, {kernel}, {step}, {pad})", pooled, True))
+        code, shape, exact = self.r.choice(forms)
+        if all(self.volume(shape, i) <= 60_000 for i in range(self.sets)):
+            self.derive(code, x, shape=shape, exact=x.exact and exact)
 
     def _cast(self) -> None:
         x = self.pick()

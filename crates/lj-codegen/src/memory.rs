@@ -134,6 +134,9 @@ impl Gen<'_, '_> {
             return self.reversed(v);
         }
         let elem = self.ir.ty(kind(dtype, true), 0);
+        if self.shuffles(stride, active.is_some(), dtype) {
+            return self.load_spread(p, stride as u32, active, fall, dtype);
+        }
         if self.gathers(dtype) {
             let ptrs = self.lane_pointers(p, stride, dtype);
             return self.gather(ptrs, active, fall, dtype);
@@ -144,6 +147,70 @@ impl Gen<'_, '_> {
             out = self.load_lane(out, q, i, active, elem, dtype);
         }
         out
+    }
+
+    /// Whether accesses at this distance are better made as whole vectors of which some lanes count.
+    fn shuffles(&self, stride: i64, masked: bool, dtype: DType) -> bool {
+        let most = if self.target.avx512() {
+            8
+        } else if !masked || self.target.avx2() && dtype.bytes() >= 4 {
+            4
+        } else {
+            0
+        };
+        (2..=most).contains(&stride)
+    }
+
+    /// Which lanes of vector `j` over consecutive memory hold elements of an access at distance
+    /// `stride`, spread from those lanes of the access where `active` is on.
+    fn spread_mask(&self, j: u32, stride: u32, active: Option<V>) -> V {
+        let lanes = self.lanes;
+        let on: Vec<V> = (0..lanes)
+            .map(|i| self.ir.int(K::I1, 0, i64::from((j * lanes + i).is_multiple_of(stride))))
+            .collect();
+        let on = self.ir.vector_const(&on);
+        let Some(active) = active else { return on };
+        let from: Vec<u32> = (0..lanes).map(|i| (j * lanes + i) / stride).collect();
+        self.ir.and(self.ir.shuffle(active, active, &from), on)
+    }
+
+    /// Every `stride`-th element, from `stride` vectors of consecutive ones. Nothing beyond the last
+    /// element is read: the last vector ends with it, or is masked.
+    fn load_spread(&mut self, p: V, stride: u32, active: Option<V>, fall: V, dtype: DType) -> V {
+        let lanes = self.lanes;
+        let (elem, ty) = (self.ir.ty(kind(dtype, true), 0), self.ir.ty(kind(dtype, true), lanes));
+        let ptr = self.ir.ty(K::Ptr, 0);
+        let mut out = fall;
+        for j in 0..stride {
+            let last = (lanes - 1) * stride + 1 - lanes;
+            let from = if active.is_none() { (j * lanes).min(last) } else { j * lanes };
+            let q = self.ir.gep(elem, p, self.ir.int(K::I64, 0, i64::from(from)));
+            let v = if active.is_none() {
+                self.ir.load(ty, q, dtype.bytes() as u32)
+            } else {
+                let m = self.spread_mask(j, stride, active);
+                self.ir.intrinsic("llvm.masked.load", &[ty, ptr], &[q, m, fall])
+            };
+            let pick = |i: u32| {
+                let at = i * stride;
+                if at >= j * lanes && at < (j + 1) * lanes { lanes + at - from } else { i }
+            };
+            out = self.ir.shuffle(out, v, &(0..lanes).map(pick).collect::<Vec<_>>());
+        }
+        out
+    }
+
+    /// Stores to every `stride`-th element, as masked stores of whole vectors.
+    fn store_spread(&mut self, v: V, p: V, stride: u32, active: Option<V>, align: u32) {
+        let lanes = self.lanes;
+        let elem = self.ir.type_of(self.ir.extract(v, 0));
+        for j in 0..stride {
+            let from: Vec<u32> = (0..lanes).map(|i| (j * lanes + i) / stride).collect();
+            let spread = self.ir.shuffle(v, v, &from);
+            let mask = self.spread_mask(j, stride, active);
+            let q = self.ir.gep(elem, p, self.ir.int(K::I64, 0, i64::from(j * lanes)));
+            self.masked_store(spread, q, mask, align);
+        }
     }
 
     /// The addresses `p + i × stride`. The index is 32 bits wide where it fits: one gather handles
@@ -232,6 +299,9 @@ impl Gen<'_, '_> {
                         None => self.ir.store(v, start, align),
                         Some(m) => self.masked_store(v, start, m, align),
                     }
+                }
+                Access::Strided(starts, stride) if self.shuffles(*stride, true, dtype) => {
+                    self.store_spread(v, starts[k], *stride as u32, active, align);
                 }
                 Access::Strided(starts, stride) => {
                     let ptrs = self.lane_pointers(starts[k], *stride, dtype);

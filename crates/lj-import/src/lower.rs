@@ -11,6 +11,7 @@ mod scan;
 mod scatter;
 mod sym;
 mod views;
+mod window;
 
 use crate::cx::{Cx, Lower, Lowered, Val, decline};
 use crate::fx::{FxArg, FxMeta};
@@ -38,7 +39,7 @@ pub(crate) struct Entry {
 pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
     static TABLE: OnceLock<BTreeMap<&'static str, Entry>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let computing = [
+        let plain = [
             pointwise::UNARY,
             pointwise::BINARY,
             pointwise::OTHER,
@@ -51,9 +52,9 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             matmul::ROWS,
         ];
         let free = [views::ROWS, casts::ROWS, sym::ROWS];
+        let computing = plain.into_iter().chain(window::ROWS);
         computing
             .map(|rows| Family { rows, data_free: false })
-            .into_iter()
             .chain(free.map(|rows| Family { rows, data_free: true }))
             .flat_map(|f| f.rows.iter().map(move |&(t, lower)| (t, Entry { lower, data_free: f.data_free })))
             .collect()

@@ -1,7 +1,7 @@
 //! The closed set of operations.
 
 use crate::dtype::{DType, Device, Scalar};
-use crate::expr::Expr;
+use crate::expr::{Expr, Sym};
 use crate::pointwise::PwOp;
 use serde::{Deserialize, Serialize};
 
@@ -145,12 +145,80 @@ pub enum View {
     },
     /// Reverses the dims (not a torch view; the result is a new tensor).
     Flip(Vec<usize>),
+    /// Any map of positions: a coordinate per dim of the operand, over [`View::at`] of the output's
+    /// dims and the graph's symbols. Elements may be read by several positions (windows that overlap,
+    /// a reflected border) or by none (a diagonal). Every coordinate lies within the operand for
+    /// every position of the output.
+    Map(Vec<Expr>),
 }
 
 impl View {
-    /// Whether torch's result of the corresponding operator shares its input's storage.
+    /// Whether torch's result of the corresponding operator shares its input's storage: for a map, if
+    /// strides can express it.
     pub fn aliases(&self) -> bool {
-        !matches!(self, View::Flip(_))
+        match self {
+            View::Flip(_) => false,
+            View::Map(coords) => coords.iter().all(|e| View::linear(e).is_some()),
+            _ => true,
+        }
+    }
+
+    /// The position along dim `dim` of the output, in the coordinates of a [`View::Map`].
+    pub fn at(dim: usize) -> Expr {
+        Expr::sym(&format!("at{dim}"))
+    }
+
+    /// The dim whose position `s` is.
+    pub fn dim_of(s: &Sym) -> Option<usize> {
+        s.name().strip_prefix("at")?.parse().ok()
+    }
+
+    /// `coords` of a map with each position replaced.
+    pub fn placed(coords: &[Expr], at: &[Expr]) -> Vec<Expr> {
+        let put = |s: &Sym| View::dim_of(s).and_then(|d| at.get(d).cloned());
+        coords.iter().map(|e| e.substitute(&put)).collect()
+    }
+
+    /// A map that cuts dim `dim` of a tensor of rank `rank` into windows: window `i` along `dim`
+    /// begins at `i × step`; its elements, `dilation` apart, run along a new last dim.
+    pub fn windows(rank: usize, dim: usize, step: &Expr, dilation: &Expr) -> View {
+        let coord = |d| {
+            let at = View::at(d);
+            if d == dim { &at * step + &View::at(rank) * dilation } else { at }
+        };
+        View::Map((0..rank).map(coord).collect())
+    }
+
+    /// A coordinate of a map as a constant part and a factor per output dim, if it is linear with
+    /// factors that are not negative constants.
+    fn linear(e: &Expr) -> Option<(Expr, Vec<(usize, Expr)>)> {
+        let (mut rest, mut factors) = (e.clone(), vec![]);
+        for s in e.symbols() {
+            let Some(d) = View::dim_of(&s) else { continue };
+            let (factor, other) = rest.linear_in(&s)?;
+            if factor.as_int().is_some_and(|v| v < 0)
+                || factor.symbols().iter().any(|s| View::dim_of(s).is_some())
+            {
+                return None;
+            }
+            factors.push((d, factor));
+            rest = other;
+        }
+        Some((rest, factors))
+    }
+
+    /// The offset and the strides that a map gives a result of rank `rank` over an operand of the
+    /// given strides; `None` if strides cannot express it.
+    pub fn map_strides(coords: &[Expr], strides: &[Expr], rank: usize) -> Option<(Expr, Vec<Expr>)> {
+        let (mut offset, mut out) = (Expr::ZERO, vec![Expr::ZERO; rank]);
+        for (e, stride) in coords.iter().zip(strides) {
+            let (start, factors) = View::linear(e)?;
+            offset = offset + start * stride;
+            for (d, factor) in factors {
+                *out.get_mut(d)? = &out[d] + &(factor * stride);
+            }
+        }
+        Some((offset, out))
     }
 }
 

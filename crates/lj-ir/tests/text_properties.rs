@@ -109,6 +109,7 @@ fn op() -> impl Strategy<Value = Op> {
         (0usize..9, expr(), int()).prop_map(|(dim, start, step)| View::Slice { dim, start, step }),
         (0usize..9, expr()).prop_map(|(dim, index)| View::Select { dim, index }),
         dims().prop_map(View::Flip),
+        prop::collection::vec(expr(), 0..4).prop_map(View::Map),
     ];
     prop_oneof![
         3 => select(PwOp::ALL).prop_map(Op::Pointwise),

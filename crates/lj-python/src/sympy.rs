@@ -66,6 +66,10 @@ impl<'py> Symbols<'py> {
             "BooleanTrue" => return Ok(Expr::ONE),
             "BooleanFalse" => return Ok(Expr::ZERO),
             "Piecewise" => return self.piecewise(tree, env),
+            "TruncToInt" | "FloorToInt" => {
+                let scaled = self.scaled(&tree.getattr(intern!(py, "args"))?.get_item(0)?, env)?;
+                return scaled.ok_or_else(unsupported);
+            }
             _ => {}
         }
         let mut args = vec![];
@@ -119,6 +123,31 @@ impl<'py> Symbols<'py> {
             out = &(&holds * &value) + &other;
         }
         Ok(out)
+    }
+
+    /// `⌊factor × size⌋` of the tree `factor × size`, a float product that is exact: the factor is a
+    /// positive multiple of 2⁻¹⁰ (an image enlarged by 1.5) and sizes are not negative.
+    fn scaled(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Option<Expr>> {
+        const UNIT: f64 = 1024.0;
+        let py = tree.py();
+        let class = |t: &Bound<'py, PyAny>| t.get_type().name().map(|n| n.to_string());
+        let name = class(tree)?;
+        let factors: Vec<Bound<'py, PyAny>> = match name.as_str() {
+            "Mul" | "FloatMul" => tree.getattr(intern!(py, "args"))?.try_iter()?.collect::<PyResult<_>>()?,
+            _ => vec![tree.clone()],
+        };
+        let (mut units, mut size) = (UNIT, Expr::ONE);
+        for f in factors {
+            if f.getattr(intern!(py, "is_Float"))?.is_truthy()? {
+                units *= f.call_method0(intern!(py, "__float__"))?.extract::<f64>()?;
+            } else if class(&f)? == "ToFloat" {
+                size = &size * &self.tree(&f.getattr(intern!(py, "args"))?.get_item(0)?, env)?;
+            } else {
+                size = &size * &self.tree(&f, env)?;
+            }
+        }
+        let exact = units.fract() == 0.0 && (1.0..1e9).contains(&units);
+        Ok(exact.then(|| (size * Expr::int(units as i64)).floordiv(&Expr::int(UNIT as i64))))
     }
 
     fn symbol(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {

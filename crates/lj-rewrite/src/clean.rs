@@ -67,6 +67,7 @@ fn is_identity(v: &View) -> bool {
         View::Slice { start, step, .. } => start.is(0) && *step == 1,
         View::Select { .. } => false,
         View::Flip(dims) => dims.is_empty(),
+        View::Map(coords) => coords.iter().enumerate().all(|(d, e)| *e == View::at(d)),
     }
 }
 

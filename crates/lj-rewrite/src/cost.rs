@@ -67,8 +67,13 @@ fn tensor(eg: &Graphs, node: &ENode, op: &EOp, spec: &Spec) -> f64 {
         EOp::Op(op) => match op {
             Op::Full(_) | Op::FullSym(_) if spec.shape.is_empty() => FREE,
             Op::Full(_) | Op::Iota { .. } => 2.0 * FREE,
-            Op::View(lj_ir::View::Flip(_)) => 1.0 + n * ELEMENT,
-            Op::View(_) => FREE,
+            Op::View(view) => {
+                if view.aliases() {
+                    FREE
+                } else {
+                    1.0 + n * ELEMENT
+                }
+            }
             Op::Pointwise(p) => 1.0 + n * ELEMENT * f64::from(p.cost()),
             Op::Convert => 1.0 + n * ELEMENT,
             Op::Reduce { .. } => 1.0 + arg(0).0 * ELEMENT + bytes * BYTE,

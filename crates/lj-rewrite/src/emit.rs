@@ -476,5 +476,7 @@ fn strides_of(view: &View, from: &TensorType, shape: &[Expr], facts: &lj_ir::Fac
             Some(s)
         }
         View::Flip(_) => Some(contiguous_strides(shape)),
+        View::Map(coords) if view.aliases() => View::map_strides(coords, &s, shape.len()).map(|(_, s)| s),
+        View::Map(_) => Some(contiguous_strides(shape)),
     }
 }

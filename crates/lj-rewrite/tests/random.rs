@@ -184,6 +184,15 @@ fn view(g: &mut Graph, x: ValueId, t: &TensorType, b: u16, c: u16) {
             strides.remove(dim);
             push(View::Select { dim, index: Expr::int(last) }, shape, strides);
         }
+        6 if rank > 0 => {
+            let dim = c as usize % rank;
+            let Some(n) = t.shape[dim].as_int().filter(|n| *n > 1) else { return };
+            let (mut shape, mut strides) = (t.shape.clone(), t.strides.clone());
+            shape[dim] = Expr::int(n - 1);
+            shape.push(Expr::int(2));
+            strides.push(strides[dim].clone());
+            push(View::windows(rank, dim, &Expr::ONE, &Expr::ONE), shape, strides);
+        }
         5 if rank > 0 => {
             push(View::Flip(vec![c as usize % rank]), t.shape.clone(), contiguous_strides(&t.shape));
         }

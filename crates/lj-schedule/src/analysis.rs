@@ -220,6 +220,8 @@ impl<'g> Analysis<'g> {
                 Op::Reduce { .. } | Op::Scan { .. } | Op::Scatter { .. } => true,
                 _ if self.stored[i] || ops[i] > MAX_INLINE_OPS => true,
                 Op::Cat { .. } if node.inputs.len() > MAX_INLINE_CAT => true,
+                // What lies in memory is read through a mask as often as it is needed.
+                Op::Pad { .. } if self.realised[self.base(node.inputs[0]).index()] => false,
                 Op::Full(_) | Op::FullSym(_) | Op::Iota { .. } => false,
                 _ => self.worth_realising(v, &users),
             };

@@ -1,8 +1,9 @@
 //! Loop order: which dims of a space become loops, in which order, and which are merged.
 
+use crate::coords::Bounds;
 use crate::emit::UseKind;
 use crate::fuse::space_var;
-use lj_ir::{Expr, Facts, Sym};
+use lj_ir::{Atom, Expr, Facts, Sym};
 
 /// A loop over one or several merged dims of a space.
 #[derive(Clone, Debug)]
@@ -114,6 +115,49 @@ impl Uses {
         })
     }
 
+    /// The smallest number of consecutive positions along `dim` after which every division and
+    /// remainder by a constant comes round again: 1 if none divides that dim's position.
+    pub fn period(&self, dim: usize) -> i64 {
+        let mut period = 1;
+        for (e, _) in &self.list {
+            divisions(e, &mut |x, d| {
+                let Some(d) = d.as_int().filter(|d| *d > 0) else { return };
+                linear_parts(x, &space_var(dim), &mut |f| {
+                    if f != 0 {
+                        period = lcm(period, d / gcd(d, f));
+                    }
+                });
+            });
+        }
+        period
+    }
+
+    /// How far from the beginning and from the end of the loop over `var` the minima and maxima are
+    /// undecided, with the position along `dim` given by `x`.
+    pub fn borders(&self, dim: usize, x: &Expr, var: &Sym, bounds: &Bounds) -> (i64, i64) {
+        let (mut low, mut high) = (0, 0);
+        let Some(last) = bounds.extents.get(var).map(|n| n - &Expr::ONE) else { return (0, 0) };
+        for (e, _) in self.list.iter().filter(|(e, _)| e.mentions(&space_var(dim))) {
+            let placed = e.substitute(&|s| (*s == space_var(dim)).then(|| x.clone()));
+            extrema(&bounds.simplify(&placed), &mut |a, b| {
+                let Some((factor, rest)) = (a - b).linear_in(var) else { return };
+                let Some(k) = factor.as_int().filter(|k| *k != 0) else { return };
+                // Where the difference changes its sign: near the beginning or near the end.
+                if let Some(c) = rest.as_int() {
+                    low = low.max(-lj_ir::expr::floor_div(c, k));
+                }
+                if let Some(c) = bounds.facts.simplify(&(&rest + &(&factor * &last))).as_int() {
+                    high = high.max(-lj_ir::expr::floor_div(c, -k));
+                }
+            });
+        }
+        // A loop of few iterations has its end near its beginning.
+        match last.as_int() {
+            Some(n) => (if low > n / 2 { 0 } else { low }, if high > n / 2 { 0 } else { high }),
+            None => (low, high),
+        }
+    }
+
     /// Drops dims of extent 1 and merges neighbours that every use walks as one.
     pub fn merge(&mut self, order: &[usize], space: &[Expr], facts: &Facts) -> Vec<Axis> {
         let mut out: Vec<Axis> = vec![];
@@ -146,4 +190,52 @@ impl Uses {
 
 fn stride_hint(e: &Expr, var: &Sym, facts: &Facts) -> i64 {
     e.linear_in(var).map_or(0, |(s, _)| facts.hint(&s).abs())
+}
+
+/// Calls `f` with the dividend and the divisor of every division and remainder in `e`.
+fn divisions(e: &Expr, f: &mut dyn FnMut(&Expr, &Expr)) {
+    for a in e.terms().iter().flat_map(|t| &t.factors) {
+        if let Atom::FloorDiv(x, y) | Atom::Mod(x, y) = a {
+            f(x, y);
+        }
+        if let Atom::FloorDiv(x, y) | Atom::Mod(x, y) | Atom::Min(x, y) | Atom::Max(x, y) = a {
+            divisions(x, f);
+            divisions(y, f);
+        }
+    }
+}
+
+/// Calls `f` with the constant factor of `var` in `e`, or, where `e` chooses among several
+/// expressions, in each of them.
+fn linear_parts(e: &Expr, var: &Sym, f: &mut dyn FnMut(i64)) {
+    if let Some((factor, _)) = e.linear_in(var) {
+        return factor.as_int().into_iter().for_each(f);
+    }
+    for a in e.terms().iter().flat_map(|t| &t.factors) {
+        if let Atom::Min(x, y) | Atom::Max(x, y) = a {
+            linear_parts(x, var, f);
+            linear_parts(y, var, f);
+        }
+    }
+}
+
+/// Calls `f` with the two sides of every minimum and maximum in `e`.
+fn extrema(e: &Expr, f: &mut dyn FnMut(&Expr, &Expr)) {
+    for a in e.terms().iter().flat_map(|t| &t.factors) {
+        if let Atom::Min(x, y) | Atom::Max(x, y) = a {
+            f(x, y);
+        }
+        if let Atom::FloorDiv(x, y) | Atom::Mod(x, y) | Atom::Min(x, y) | Atom::Max(x, y) = a {
+            extrema(x, f);
+            extrema(y, f);
+        }
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+fn lcm(a: i64, b: i64) -> i64 {
+    (a / gcd(a, b)).saturating_mul(b)
 }

@@ -46,11 +46,19 @@ impl Bounds {
             }
             Atom::Min(x, y) => {
                 let (x, y) = (self.simplify(x), self.simplify(y));
-                return self.facts.simplify(&x.minimum(&y));
+                return match self.range(&(&x - &y)) {
+                    (0.., _) => y,
+                    (_, ..=0) => x,
+                    _ => self.facts.simplify(&x.minimum(&y)),
+                };
             }
             Atom::Max(x, y) => {
                 let (x, y) = (self.simplify(x), self.simplify(y));
-                return self.facts.simplify(&x.maximum(&y));
+                return match self.range(&(&x - &y)) {
+                    (0.., _) => x,
+                    (_, ..=0) => y,
+                    _ => self.facts.simplify(&x.maximum(&y)),
+                };
             }
         };
         let is_div = matches!(a, Atom::FloorDiv(..));
@@ -99,6 +107,28 @@ impl Bounds {
     /// Whether `0 <= x < y` is provable.
     pub fn below(&self, x: &Expr, y: &Expr) -> bool {
         self.upper(x).is_some_and(|u| self.facts.ge(y, &(&u + &Expr::ONE)))
+    }
+
+    /// The smallest and the largest value of `e`, as far as ranges of loop variables and of the
+    /// graph's symbols tell.
+    pub fn range(&self, e: &Expr) -> (i64, i64) {
+        let (mut low, mut high) = (e.clone(), e.clone());
+        for s in e.symbols() {
+            let Some(extent) = self.extents.get(&s) else { continue };
+            let last = extent - &Expr::ONE;
+            let at_end = |e: &Expr, end: &Expr| e.substitute(&|x| (*x == s).then(|| end.clone()));
+            let Some((factor, _)) = e.linear_in(&s) else {
+                return (i64::MIN, i64::MAX);
+            };
+            if self.facts.ge(&factor, &Expr::ZERO) {
+                (low, high) = (at_end(&low, &Expr::ZERO), at_end(&high, &last));
+            } else if self.facts.ge(&Expr::ZERO, &factor) {
+                (low, high) = (at_end(&low, &last), at_end(&high, &Expr::ZERO));
+            } else {
+                return (i64::MIN, i64::MAX);
+            }
+        }
+        (self.facts.range(&low).0, self.facts.range(&high).1)
     }
 
     /// An upper bound of a non-negative expression; `None` if it may be negative or is not a plain
@@ -176,6 +206,7 @@ pub fn view_coords(view: &View, from: &[Expr], to: &[Expr], coords: &[Expr], bou
             out
         }
         View::Reshape => reshape_coords(from, to, coords, bounds),
+        View::Map(map) => View::placed(map, coords).iter().map(|e| bounds.simplify(e)).collect(),
     }
 }
 
@@ -263,6 +294,11 @@ pub fn view_layout(
             Some((index * &stride, s))
         }
         View::Flip(_) => None,
+        View::Map(coords) => {
+            let (offset, strides) = View::map_strides(coords, strides, to.len())?;
+            let forward = |e: &Expr| facts.ge(e, &Expr::ZERO);
+            (forward(&offset) && strides.iter().all(forward)).then_some((offset, strides))
+        }
         View::Reshape => lj_ir::shape::view_strides(from, strides, to, facts).map(|s| (Expr::ZERO, s)),
     }
 }

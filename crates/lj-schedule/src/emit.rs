@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::items::index_operand_coords;
 use crate::loopnest::{Acc, AccId, Carry, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
 use crate::nest_info::{collect_symbols, loop_vars};
-use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, ScanOp, Sym, ValueId};
-use std::collections::{BTreeMap, BTreeSet};
+use lj_ir::{Atom, DType, Expr, Graph, Op, PwOp, ReduceOp, Scalar, ScanOp, Sym, ValueId, View};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What a parameter of a nest is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +51,15 @@ struct Scope {
     carries: Vec<Carry>,
     body: Vec<Stmt>,
     memo: BTreeMap<Key, Reg>,
+    /// What registers of this scope hold, so that nothing is computed twice.
+    defs: HashMap<(DType, Def), Reg>,
+}
+
+impl Scope {
+    fn new(var: Sym, head: Option<(Expr, Expr, bool, Vec<Acc>)>) -> Scope {
+        let (carries, memo, defs) = (vec![], BTreeMap::new(), HashMap::new());
+        Scope { var: Some(var), head, carries, body: vec![], memo, defs }
+    }
 }
 
 /// Builds one loop nest.
@@ -73,6 +82,9 @@ pub struct Emitter<'a, 'g> {
     scopes: Vec<Scope>,
     regs: Vec<(DType, usize)>,
     reg_syms: BTreeMap<Sym, Reg>,
+    /// Registers with a known truth value, and those that hold an integer expression.
+    truths: BTreeMap<Reg, bool>,
+    exprs: BTreeMap<Reg, Expr>,
     scratch: Vec<Scratch>,
     accs: u32,
     names: Vec<&'static str>,
@@ -81,8 +93,7 @@ pub struct Emitter<'a, 'g> {
 impl<'a, 'g> Emitter<'a, 'g> {
     /// An emitter whose outermost scope is one iteration of the parallel loop over `parallel`.
     pub fn new(a: &'a Analysis<'g>, bounds: Bounds, members: BTreeSet<ValueId>, parallel: Sym) -> Self {
-        let (carries, memo) = (vec![], BTreeMap::new());
-        let scope = Scope { var: Some(parallel), head: None, carries, body: vec![], memo };
+        let scope = Scope::new(parallel, None);
         Emitter {
             a,
             bounds,
@@ -95,6 +106,8 @@ impl<'a, 'g> Emitter<'a, 'g> {
             scopes: vec![scope],
             regs: vec![],
             reg_syms: BTreeMap::new(),
+            truths: BTreeMap::new(),
+            exprs: BTreeMap::new(),
             scratch: vec![],
             accs: 0,
             names: vec![],
@@ -104,6 +117,10 @@ impl<'a, 'g> Emitter<'a, 'g> {
     /// From now on space variable `var` is `e`, over loop variables.
     pub fn place_var(&mut self, var: Sym, e: Expr) {
         self.place.insert(var, e);
+        // What was found at coordinates over this variable lies elsewhere from now on.
+        for s in &mut self.scopes {
+            s.memo.clear();
+        }
     }
 
     /// Declares the range of a loop variable.
@@ -113,13 +130,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// Opens a loop. `extent` bounds `end - begin` for simplification of indices.
     pub fn open(&mut self, var: Sym, begin: Expr, end: Expr, vector: bool, accs: Vec<Acc>) {
-        self.scopes.push(Scope {
-            var: Some(var),
-            head: Some((begin, end, vector, accs)),
-            carries: vec![],
-            body: vec![],
-            memo: BTreeMap::new(),
-        });
+        self.scopes.push(Scope::new(var, Some((begin, end, vector, accs))));
     }
 
     /// Closes the innermost loop.
@@ -183,18 +194,44 @@ impl<'a, 'g> Emitter<'a, 'g> {
         self.regs[r.0 as usize].0
     }
 
-    /// Defines a register in the scope at `depth`.
+    /// Defines a register in the scope at `depth`, or finds the one that holds this already.
     fn define(&mut self, dtype: DType, def: Def, depth: usize) -> Reg {
+        let key = (dtype, def);
+        if let Some(r) = self.scopes[..=depth].iter().find_map(|s| s.defs.get(&key)) {
+            return *r;
+        }
+        let r = self.define_here(dtype, key.1.clone(), depth);
+        self.scopes[depth].defs.insert(key, r);
+        r
+    }
+
+    /// Defines a register that holds what its definition gives at this point.
+    fn define_here(&mut self, dtype: DType, def: Def, depth: usize) -> Reg {
         let reg = Reg(self.regs.len() as u32);
+        match &def {
+            Def::Const(Scalar::Bool(b)) => drop(self.truths.insert(reg, *b)),
+            Def::Const(Scalar::Int(v)) if dtype == DType::I64 => {
+                self.exprs.insert(reg, Expr::int(*v));
+            }
+            Def::Expr(e) if dtype == DType::I64 => {
+                self.exprs.insert(reg, e.clone());
+            }
+            _ => {}
+        }
         self.regs.push((dtype, depth));
         self.scopes[depth].body.push(Stmt::Let { reg, dtype, def });
         reg
     }
 
+    /// The truth value that `r` always has.
+    fn truth(&self, r: Reg) -> Option<bool> {
+        self.truths.get(&r).copied()
+    }
+
     /// The final value of an accumulator, in the current scope.
     pub fn result(&mut self, acc: &Acc) -> Reg {
         let dtype = if acc.op.is_arg() { DType::I64 } else { acc.dtype };
-        self.define(dtype, Def::Acc(acc.id), self.depth())
+        self.define_here(dtype, Def::Acc(acc.id), self.depth())
     }
 
     /// The running value of a scan along the innermost loop, `value` included, and the carry, for its
@@ -209,7 +246,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// The final value of a carry, in the current scope.
     pub fn carried(&mut self, carry: AccId, dtype: DType) -> Reg {
-        self.define(dtype, Def::Acc(carry), self.depth())
+        self.define_here(dtype, Def::Acc(carry), self.depth())
     }
 
     /// A constant.
@@ -219,9 +256,49 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// An elementwise operation, as far out as its operands allow.
     pub fn pw(&mut self, op: PwOp, args: Vec<Reg>, dtype: DType) -> Reg {
+        if let Some(r) = self.folded(op, &args) {
+            return r;
+        }
         let depth = args.iter().map(|r| self.reg_depth(*r)).max().unwrap_or(0);
         self.note(op.name());
         self.define(dtype, Def::Pw { op, args }, depth)
+    }
+
+    /// The result of a condition, or of a choice by one, that is known now. Unrolled loops have many.
+    fn folded(&mut self, op: PwOp, args: &[Reg]) -> Option<Reg> {
+        match (op, args) {
+            (PwOp::And | PwOp::Or, &[a, b]) => {
+                let (sure, other) = match (self.truth(a), self.truth(b)) {
+                    (Some(t), _) => (t, b),
+                    (None, Some(t)) => (t, a),
+                    (None, None) => return None,
+                };
+                // The neutral element leaves the other; the absorbing one is the result.
+                let neutral = op == PwOp::And;
+                Some(if sure == neutral { other } else { self.constant(Scalar::Bool(sure), DType::Bool) })
+            }
+            (PwOp::Not, &[a]) => self.truth(a).map(|t| self.constant(Scalar::Bool(!t), DType::Bool)),
+            (PwOp::Where, &[c, a, b]) => {
+                if a == b {
+                    return Some(a);
+                }
+                self.truth(c).map(|t| if t { a } else { b })
+            }
+            (PwOp::Lt | PwOp::Le | PwOp::Gt | PwOp::Ge | PwOp::Eq | PwOp::Ne, &[a, b]) => {
+                let (low, high) = self.bounds.range(&(self.exprs.get(&a)? - self.exprs.get(&b)?));
+                let decided = |yes: bool, no: bool| if yes { Some(true) } else { no.then_some(false) };
+                let truth = match op {
+                    PwOp::Lt => decided(high < 0, low >= 0),
+                    PwOp::Le => decided(high <= 0, low > 0),
+                    PwOp::Gt => decided(low > 0, high <= 0),
+                    PwOp::Ge => decided(low >= 0, high < 0),
+                    PwOp::Eq => decided((low, high) == (0, 0), low > 0 || high < 0),
+                    _ => decided(low > 0 || high < 0, (low, high) == (0, 0)),
+                };
+                truth.map(|t| self.constant(Scalar::Bool(t), DType::Bool))
+            }
+            _ => None,
+        }
     }
 
     /// `r` as `dtype`.
@@ -348,7 +425,7 @@ impl<'a, 'g> Emitter<'a, 'g> {
         self.uses.push((flat.clone(), UseKind::Load(dtype.bytes())));
         let index = self.index(flat);
         let fallback = Scalar::Int(0).cast(dtype);
-        self.define(dtype, Def::Load { mem, index, mask, fallback }, self.depth())
+        self.define_here(dtype, Def::Load { mem, index, mask, fallback }, self.depth())
     }
 
     /// A store to element `flat` (over space variables), in the innermost loop.
@@ -384,6 +461,12 @@ impl<'a, 'g> Emitter<'a, 'g> {
         error: &str,
     ) -> (Expr, Option<Reg>) {
         let r = self.convert(r, DType::I64);
+        if let Some(e) = self.exprs.get(&r) {
+            let (low, below) = (self.bounds.range(e).0, self.bounds.range(&(extent - e)).0);
+            if low >= 0 && below >= 1 {
+                return (e.clone(), mask);
+            }
+        }
         let n = self.expr(extent, DType::I64);
         let zero = self.constant(Scalar::Int(0), DType::I64);
         let mut i = r;
@@ -410,6 +493,12 @@ impl<'a, 'g> Emitter<'a, 'g> {
 
     /// The register that holds element `coords` (over space variables) of `v`.
     pub fn value(&mut self, v: ValueId, coords: &[Expr], mask: Option<Reg>) -> Result<Reg, Error> {
+        let mask = match mask.map(|m| self.truth(m)) {
+            // Nobody looks at what no lane asks for.
+            Some(Some(false)) => return Ok(self.constant(Scalar::Int(0), self.a.graph.tensor(v).dtype)),
+            Some(Some(true)) => None,
+            _ => mask,
+        };
         match self.known.get(&v).cloned() {
             Some(Known::Reg(r)) => return Ok(r),
             Some(Known::At(mem, flat)) => {
@@ -456,6 +545,13 @@ impl<'a, 'g> Emitter<'a, 'g> {
         match &node.op {
             Op::Pointwise(op) => {
                 let mut args = vec![];
+                if let (PwOp::Where, &[c, a, b]) = (op, node.inputs.as_slice()) {
+                    let c = self.value(c, &broadcast_coords(shape(c), coords), mask)?;
+                    if let Some(truth) = self.truth(c) {
+                        let x = if truth { a } else { b };
+                        return self.value(x, &broadcast_coords(shape(x), coords), mask);
+                    }
+                }
                 for &x in &node.inputs {
                     args.push(self.value(x, &broadcast_coords(shape(x), coords), mask)?);
                 }
@@ -498,7 +594,13 @@ impl<'a, 'g> Emitter<'a, 'g> {
                         picked.push(c);
                         continue;
                     }
-                    let r = self.value(i, &broadcast_coords(shape(i), &coords[*at..*at + rank]), mask)?;
+                    let inside = within(g, i, &shape(x)[d]);
+                    let r = self.value(i, &at_index, mask)?;
+                    if inside {
+                        let r = self.convert(r, DType::I64);
+                        picked.push(self.symbol(r));
+                        continue;
+                    }
                     let (c, m) = self.checked_index(
                         r,
                         &shape(x)[d],
@@ -532,11 +634,11 @@ impl<'a, 'g> Emitter<'a, 'g> {
                     let facts = &self.bounds.facts;
                     let (below, above) = (facts.ge(&Expr::ZERO, &low[d]), facts.ge(&Expr::ZERO, &high[d]));
                     if !below {
-                        inside = Some(self.and_in_range(inside, &inner[d], None));
+                        inside = self.and_in_range(inside, &inner[d], None);
                     }
                     if !above {
                         let extent = shape(x)[d].clone();
-                        inside = Some(self.and_in_range(inside, &inner[d], Some(&extent)));
+                        inside = self.and_in_range(inside, &inner[d], Some(&extent));
                     }
                 }
                 let r = self.value(x, &inner, inside)?;
@@ -549,7 +651,11 @@ impl<'a, 'g> Emitter<'a, 'g> {
     }
 
     /// `mask` and (`c >= 0` or `c < end`).
-    fn and_in_range(&mut self, mask: Option<Reg>, c: &Expr, end: Option<&Expr>) -> Reg {
+    pub fn and_in_range(&mut self, mask: Option<Reg>, c: &Expr, end: Option<&Expr>) -> Option<Reg> {
+        let distance = self.finish(&end.map_or_else(|| c.clone(), |n| n - c));
+        if self.bounds.range(&distance).0 >= i64::from(end.is_some()) {
+            return mask;
+        }
         let i = self.expr(c, DType::I64);
         let cond = match end {
             None => {
@@ -561,10 +667,10 @@ impl<'a, 'g> Emitter<'a, 'g> {
                 self.pw(PwOp::Lt, vec![i, n], DType::Bool)
             }
         };
-        match mask {
+        Some(match mask {
             None => cond,
             Some(m) => self.pw(PwOp::And, vec![m, cond], DType::Bool),
-        }
+        })
     }
 
     fn cat(
@@ -584,10 +690,10 @@ impl<'a, 'g> Emitter<'a, 'g> {
             c[dim] = &coords[dim] - &offset;
             let mut inside = mask;
             if k > 0 {
-                inside = Some(self.and_in_range(inside, &c[dim], None));
+                inside = self.and_in_range(inside, &c[dim], None);
             }
             if k + 1 < parts.len() {
-                inside = Some(self.and_in_range(inside, &c[dim], Some(&extent)));
+                inside = self.and_in_range(inside, &c[dim], Some(&extent));
             }
             let r = self.value(x, &c, inside)?;
             // Later parts win where they are inside; the first needs no condition.
@@ -681,4 +787,43 @@ pub struct FinishedNest {
 /// `Σ coords × strides`.
 pub fn dot(coords: &[Expr], strides: &[Expr]) -> Expr {
     coords.iter().zip(strides).fold(Expr::ZERO, |a, (c, s)| a + c * s)
+}
+
+/// Whether every element of the index `v` is provably in `0..extent`: it has been clamped.
+fn within(g: &Graph, v: ValueId, extent: &Expr) -> bool {
+    let last = extent - &Expr::ONE;
+    let bound = |v: ValueId, low: bool| {
+        bounded(g, v, &|e| if low { g.facts.ge(e, &Expr::ZERO) } else { g.facts.ge(&last, e) }, low)
+    };
+    bound(v, true) && bound(v, false)
+}
+
+/// Whether every element of `v` has a bound, from below or from above, that satisfies `holds`.
+fn bounded(g: &Graph, v: ValueId, holds: &dyn Fn(&Expr) -> bool, low: bool) -> bool {
+    let node = g.def(v);
+    let of = |i: usize| bounded(g, node.inputs[i], holds, low);
+    match &node.op {
+        Op::Full(Scalar::Int(c)) => holds(&Expr::int(*c)),
+        Op::FullSym(e) => holds(e),
+        Op::Iota { start, step } if step.is(1) => {
+            let last = start + &g.tensor(v).numel() - Expr::ONE;
+            holds(if low { start } else { &last })
+        }
+        Op::View(View::Reshape | View::Expand | View::Permute(_)) | Op::Copy => of(0),
+        Op::Pointwise(PwOp::Maximum) => {
+            if low {
+                of(0) || of(1)
+            } else {
+                of(0) && of(1)
+            }
+        }
+        Op::Pointwise(PwOp::Minimum) => {
+            if low {
+                of(0) && of(1)
+            } else {
+                of(0) || of(1)
+            }
+        }
+        _ => false,
+    }
 }

@@ -299,6 +299,7 @@ impl Parser {
                 View::Select { dim, index: self.expr()? }
             }
             "flip" => View::Flip(self.indices()?),
+            "map" => View::Map(self.exprs()?),
             _ => return self.error_before("a view"),
         })
     }

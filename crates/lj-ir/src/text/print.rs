@@ -200,6 +200,10 @@ fn write_op(f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
             f.write_str("view.flip ")?;
             write_list(f, dims)
         }
+        Op::View(View::Map(coords)) => {
+            f.write_str("view.map ")?;
+            write_list(f, coords)
+        }
         Op::Full(value) => {
             f.write_str("full ")?;
             write_scalar(f, *value)

@@ -273,7 +273,30 @@ impl Checker<'_> {
                 );
                 self.shape(&x.shape)
             }
+            View::Map(coords) => self.map(coords, x),
         }
+    }
+
+    /// A coordinate for every dim of the operand, over the result's positions; the first and the last
+    /// position must not provably lie outside.
+    fn map(&self, coords: &[Expr], x: &TensorType) -> Check {
+        let (rank, facts) = (self.out.rank(), &self.graph.facts);
+        ensure!(coords.len() == x.rank(), "{} coordinates in a {}-d tensor", coords.len(), x.rank());
+        for s in coords.iter().flat_map(Expr::symbols) {
+            ensure!(View::dim_of(&s).is_none_or(|d| d < rank), "{s} is no position of a {rank}-d result");
+        }
+        if !self.out.shape.iter().all(|e| facts.ge(e, &Expr::ONE)) {
+            return Ok(());
+        }
+        let first = vec![Expr::ZERO; rank];
+        let last: Vec<Expr> = self.out.shape.iter().map(|e| e - &Expr::ONE).collect();
+        for at in [first, last] {
+            for (c, extent) in View::placed(coords, &at).iter().zip(&x.shape) {
+                let outside = facts.range(c).1 < 0 || facts.ge(c, extent);
+                ensure!(!outside, "the coordinate {c} is outside of the extent {extent}");
+            }
+        }
+        Ok(())
     }
 
     fn index(&self, dims: &[usize], at: usize) -> Check {

@@ -50,7 +50,8 @@ fn same_by_the_way(from: DType, mid: DType, to: DType) -> bool {
 fn out_of_view(f: &Found<'_>) -> Vec<Term> {
     let Op::View(view) = f.op else { return vec![] };
     let (part, rest_unwanted) = match view {
-        View::Expand => return vec![],
+        // Their elements may be read several times.
+        View::Expand | View::Map(_) => return vec![],
         View::Slice { .. } | View::Select { .. } => (true, f.only_user(f.arg(0))),
         _ => (false, false),
     };

@@ -29,6 +29,7 @@ fn identity(f: &Found<'_>) -> Vec<Term> {
         }
         View::Select { .. } => false,
         View::Flip(dims) => dims.iter().all(|&d| f.spec.shape[d].is(1)),
+        View::Map(_) => false,
     };
     if nothing { vec![x] } else { vec![] }
 }
@@ -56,6 +57,7 @@ fn compose(f: &Found<'_>) -> Vec<Term> {
             (View::Select { dim: d, index }, View::Slice { dim: e, start, step }) if d == e => {
                 Some(View::Select { dim: *d, index: start + index * Expr::int(*step) })
             }
+            (View::Map(outer), View::Map(inner)) => Some(View::Map(View::placed(inner, outer))),
             (View::Flip(a), View::Flip(b)) if a == b => {
                 out.extend(f.term(x));
                 None

@@ -178,6 +178,11 @@ pub fn evaluate(g: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
                         j.insert(*dim, index.as_int().unwrap() as usize);
                         x.at(&j)
                     }
+                    View::Map(coords) => {
+                        let at: Vec<Expr> = i.iter().map(|&c| Expr::int(c as i64)).collect();
+                        let j = View::placed(coords, &at);
+                        x.at(&j.iter().map(|e| e.as_int().unwrap() as usize).collect::<Vec<_>>())
+                    }
                     View::Flip(dims) => {
                         let mut j = i.to_vec();
                         for &d in dims {

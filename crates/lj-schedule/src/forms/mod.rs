@@ -205,6 +205,10 @@ impl<'a> Lowering<'a, '_> {
     }
 
     fn store(&self, em: &mut Emitter<'a, '_>, m: &Member, r: Reg) {
+        self.store_where(em, m, r, None);
+    }
+
+    fn store_where(&self, em: &mut Emitter<'a, '_>, m: &Member, r: Reg, mask: Option<Reg>) {
         let g = self.a.graph;
         let (target, coords) = match &m.item.dest {
             Dest::Own => (m.item.value, m.result.clone()),
@@ -218,7 +222,7 @@ impl<'a> Lowering<'a, '_> {
         let ty = g.tensor(target);
         let r = em.convert(r, ty.dtype.moved());
         let mem = em.param(Memory::Value(target), ty.dtype, true);
-        em.store(mem, &dot(&coords, &ty.strides), r, None);
+        em.store(mem, &dot(&coords, &ty.strides), r, mask);
     }
 
     /// Holds every space variable at 0 that no loop carries.

@@ -8,6 +8,13 @@ use crate::error::Error;
 use crate::fuse::space_var;
 use lj_ir::{Expr, Sym};
 
+/// Phases of the innermost loop at most.
+const MAX_PHASES: i64 = 8;
+/// Iterations of the innermost loop that are run apart at either end, at most.
+const MAX_BORDER: i64 = 16;
+/// Additions that all phases together may cost.
+const MAX_UNROLLED: i64 = 400;
+
 impl<'a> Lowering<'a, '_> {
     pub(super) fn pointwise(
         &self,
@@ -25,12 +32,15 @@ impl<'a> Lowering<'a, '_> {
             self.level(&mut em, members, 0, &[], &Row::default())?;
             return Ok(em.finish_nest(p, Expr::ONE));
         };
-        let var = Expr::sym("i0");
         let total = self.facts.hint(&Expr::product(axes.iter().map(|a| &a.extent)));
         let dims: Vec<usize> = axes.iter().map(|a| a.dim).collect();
         if let Some(across) = uses.transposed_dim(&dims, last.dim, self.facts).filter(|_| total > 4096) {
             return self.tiled(em, members, &axes, across);
         }
+        let phases = self.phases(members, &uses, last);
+        let whole = &last.extent;
+        let count = (whole + &Expr::int(phases - 1)).floordiv(&Expr::int(phases));
+        let last = &Axis { dim: last.dim, extent: count, reverse: last.reverse };
         // As few leading dims as give enough parallel iterations, so that little is decoded.
         let mut taken = 0;
         let mut count = 1;
@@ -62,11 +72,78 @@ impl<'a> Lowering<'a, '_> {
             em.place_var(space_var(ax.dim), Expr::sym(v.name()));
             em.open(v, Expr::ZERO, ax.extent.clone(), false, vec![]);
         }
-        em.declare(&Sym::new("i0"), last.extent.clone());
-        em.place_var(space_var(last.dim), var);
-        em.open(Sym::new("i0"), begin, end, true, vec![]);
-        self.level(&mut em, members, 0, &[], &Row::default())?;
+        let (low, high) = if long { (0, 0) } else { self.borders(&em, &uses, last, phases) };
+        let segments = if (low, high) == (0, 0) {
+            vec![(Expr::ZERO, last.extent.clone(), begin, end)]
+        } else {
+            let (low, high) = (Expr::int(low), Expr::int(high));
+            let middle = &last.extent - &low - &high;
+            let segment = |from: Expr, n: &Expr| (from, n.clone(), Expr::ZERO, n.clone());
+            vec![
+                segment(Expr::ZERO, &low),
+                segment(low.clone(), &middle),
+                segment(&last.extent - &high, &high),
+            ]
+        };
+        for (k, (from, count, begin, end)) in segments.into_iter().enumerate().filter(|(_, s)| !s.1.is(0)) {
+            let var = Sym::new(["i0", "i0b", "i0c"][k]);
+            em.declare(&var, count);
+            em.open(var.clone(), begin, end, true, vec![]);
+            for r in 0..phases {
+                let x = (&from + &Expr::sym(var.name())) * Expr::int(phases) + Expr::int(r);
+                em.place_var(space_var(last.dim), x);
+                // The extent need not be a multiple.
+                let x = Expr::sym(space_var(last.dim).name());
+                let mask = if phases == 1 { None } else { em.and_in_range(None, &x, Some(whole)) };
+                for m in members.iter().filter(|m| m.store) {
+                    let r = em.value(m.item.value, &m.domain, mask)?;
+                    self.store_where(&mut em, m, r, mask);
+                }
+            }
+            em.close();
+        }
         Ok(em.finish_nest(p, extent))
+    }
+
+    /// Elements of the innermost loop that one iteration should compute: where subscripts divide the
+    /// loop's variable by `n` (an enlarged image, the gradient of a strided window), lanes over every
+    /// `n`-th element have no division left, and what they read is contiguous.
+    fn phases(&self, members: &[Member], uses: &Uses, last: &Axis) -> i64 {
+        let n = uses.period(last.dim);
+        let cost: u32 = members.iter().map(|m| self.a.cost[m.item.value.index()]).sum();
+        let fits = (2..=MAX_PHASES).contains(&n)
+            && i64::from(cost) * n <= MAX_UNROLLED
+            && self.facts.hint(&last.extent) >= 8 * n;
+        if fits { n } else { 1 }
+    }
+
+    /// How many iterations at the beginning and at the end of the innermost loop to run apart, so
+    /// that in the others every minimum and maximum of subscripts (an edge that is repeated or
+    /// reflected) is decided.
+    fn borders(&self, em: &Emitter<'a, '_>, uses: &Uses, last: &Axis, phases: i64) -> (i64, i64) {
+        let var = Sym::new("i0");
+        let mut bounds = em.bounds.clone();
+        let (mut low, mut high) = (0, 0);
+        // What is nested in a decided minimum is seen in the next round.
+        for _ in 0..4 {
+            let rest = &last.extent - &Expr::int(low + high);
+            bounds.extents.insert(var.clone(), rest);
+            let (a, b) = (0..phases).fold((0, 0), |(a, b), r| {
+                let i = Expr::sym("i0") + Expr::int(low);
+                let x = i * Expr::int(phases) + Expr::int(r);
+                let (c, d) = uses.borders(last.dim, &x, &var, &bounds);
+                (a.max(c), b.max(d))
+            });
+            if (a, b) == (0, 0) {
+                break;
+            }
+            (low, high) = (low + a, high + b);
+        }
+        let fits = low + high > 0
+            && low.max(high) <= MAX_BORDER
+            && self.facts.ge(&last.extent, &Expr::int(low + high))
+            && self.facts.hint(&last.extent) >= 16 + low + high;
+        if fits { (low, high) } else { (0, 0) }
     }
 
     /// A transposing copy: tiles of 16 by 128, so that lines stay in cache while they are needed.

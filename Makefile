@@ -25,7 +25,7 @@ OPINFO_ARGS ?=
 ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
-	test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
+	report-coverage test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
 	test-stress test-cases test-zoo bench bench-first \
 	wheel test-wheel print-python print-python-28 clean
 
@@ -103,6 +103,9 @@ test-cases: setup ## Re-created failures of torch.compile (CASES=, CASES_ARGS=)
 test-zoo: setup ## The model zoo (ZOO=, ZOO_ARGS=)
 	@mkdir -p out && $(PYTHON) $(ZOO)/zoo.py --backend $(LJ_BACKEND) $(ZOO_ARGS) \
 		--out $(CURDIR)/out/zoo-$(LJ_BACKEND).json
+
+report-coverage: setup ## Share of the zoo's work that runs in our kernels, and what does not (ZOO=)
+	@$(PYTHON) bench/zoo_coverage.py --zoo $(ZOO)
 
 bench: bench-first ## All benchmarks
 

@@ -16,14 +16,19 @@ class Record:
     """``forward``, ``backward`` or ``inference``."""
     ops: int = 0
     """Operator calls in the ATen graph."""
+    own_ops: int = 0
+    """Those that neither rearrange metadata nor are matrix products, convolutions or attention."""
     kernels: int = 0
     """Launches of kernels of our own."""
+    kernel_bytes: int = 0
+    """Bytes that these read and write at the traced sizes, each buffer once a launch."""
     distinct_kernels: int = 0
     """Kernels of our own that were generated for them."""
     matmuls: int = 0
     """Matrix products by ATen into the plan's memory."""
     fallbacks: list[dict[str, Any]] = field(default_factory=list)
-    """Operators that ATen runs: ``target``, ``reason``, ``count``."""
+    """Operators that ATen runs: ``target``, ``reason``, ``count``; ``bytes`` of operands and
+    results; ``library`` for matrix products, convolutions and attention."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Compile seconds by stage."""
     cache: str = "off"

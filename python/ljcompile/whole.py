@@ -64,6 +64,11 @@ def _pad_circular(x: Tensor, pad: Any) -> Tensor:
     return x
 
 
+def _border_gradient_meta(grad: Tensor, x: Tensor, padding: Any) -> Tensor:
+    """As the CPU lays it out."""
+    return torch.empty_like(x, memory_format=suggest_memory_format(x))
+
+
 @functools.cache
 def _kernels() -> tuple[tuple[Any, dict[DispatchKey, Callable[..., Any]]], ...]:
     """Overloads, and what serves them in place of torch's kernels; nothing stands for ATen's."""
@@ -76,6 +81,11 @@ def _kernels() -> tuple[tuple[Any, dict[DispatchKey, Callable[..., Any]]], ...]:
         if "linear" in name or "cubic" in name:
             backward = getattr(torch.ops.aten, f"{name}_backward").default
             out.append((backward, {DispatchKey.Meta: _gradient_meta}))
+    for name in ("reflection_pad2d_backward", "replication_pad2d_backward"):
+        backward = getattr(torch.ops.aten, name).default
+        out.append((backward, {DispatchKey.Meta: _border_gradient_meta}))
+    circular = torch.ops.aten._pad_circular.default
+    out.append((circular, dict.fromkeys(_KEYS[:2], _pad_circular)))
     return tuple(out)
 
 

@@ -85,7 +85,7 @@ impl<'a> Pipeline<'a> {
             }
             self.link(code)?
         };
-        self.report.count(plan.program());
+        self.report.count(plan.program(), &lj_ir::Facts { syms: fx.syms.iter().cloned().collect() });
         self.artifacts.add(Stage::Schedule, "", || plan.program().schedule_text());
         self.artifacts.add(Stage::Buffers, "", || plan.program().buffers_text());
         self.artifacts.add(Stage::Plan, "", || plan.program().plan_text());

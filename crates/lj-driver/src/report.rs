@@ -1,7 +1,9 @@
 //! What a compilation did: counts, times, fallbacks, faults.
 
+use lj_import::Cost;
 use lj_import::fx::{FxGraph, FxKind, FxNode};
-use lj_schedule::program::{Program, Step};
+use lj_ir::{DType, Expr, Facts};
+use lj_schedule::program::{BufId, ExternResult, Operand, Program, Step, TensorRef};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -15,6 +17,10 @@ pub struct Fallback {
     pub reason: String,
     /// How often it is called.
     pub count: u64,
+    /// Bytes of its operands and results, at the traced sizes.
+    pub bytes: u64,
+    /// Whether it is a matrix product, a convolution or attention.
+    pub library: bool,
     /// The first source line of the user's that needs it.
     pub line: Option<String>,
 }
@@ -35,8 +41,12 @@ pub struct Report {
     pub name: String,
     /// Operator calls in the FX graph.
     pub ops: usize,
+    /// Those that neither rearrange metadata nor are matrix products, convolutions or attention.
+    pub own_ops: usize,
     /// Kernel launches in the plan.
     pub kernels: usize,
+    /// Bytes that these read and write, each buffer once a launch, at the traced sizes.
+    pub kernel_bytes: u64,
     /// Kernels generated for them.
     pub distinct_kernels: usize,
     /// Matrix products by ATen into the plan's memory.
@@ -67,39 +77,63 @@ impl Report {
             FxKind::Call { target, .. } => target != "_operator.getitem" && !target.starts_with("sym."),
             _ => false,
         };
+        let own = |n: &&FxNode| match &n.kind {
+            FxKind::Call { target, .. } => lj_import::cost(target) == Cost::Other,
+            _ => false,
+        };
         Report {
             name: fx.name.clone(),
             ops: fx.nodes.iter().filter(op).count(),
+            own_ops: fx.nodes.iter().filter(op).filter(own).count(),
             cache: "off".into(),
             ..Report::default()
         }
     }
 
-    /// Adds the counts of the program.
-    pub fn count(&mut self, program: &Program) {
-        let mut fallbacks: BTreeMap<(&str, &str), (u64, Option<&String>)> = BTreeMap::new();
+    /// Adds the counts of the program; `facts` holds the traced sizes.
+    pub fn count(&mut self, program: &Program, facts: &Facts) {
+        let sized = |elems: &Expr, dtype: DType| (facts.hint(elems) * dtype.bytes()).max(0) as u64;
+        let whole = |b: &BufId| program.buffers.get(b.0 as usize).map_or(0, |b| sized(&b.elems, b.dtype));
+        let window = |r: &TensorRef| {
+            let dtype = program.buffers.get(r.buf.0 as usize).map_or(DType::U8, |b| b.dtype);
+            sized(&Expr::product(&r.shape), dtype)
+        };
+        let mut fallbacks: BTreeMap<(&str, &str), Fallback> = BTreeMap::new();
         for step in &program.steps {
             match step {
-                Step::Kernel { .. } => self.kernels += 1,
+                Step::Kernel { nest, args, .. } => {
+                    self.kernels += 1;
+                    let Some(nest) = program.nests.get(*nest as usize) else { continue };
+                    let passes = nest.params.iter().map(|p| u64::from(p.read) + u64::from(p.written));
+                    self.kernel_bytes += args.iter().zip(passes).map(|((b, _), n)| n * whole(b)).sum::<u64>();
+                }
                 Step::Matmul { .. } => self.matmuls += 1,
-                Step::Extern { call, prov, .. } => {
-                    let f = fallbacks.entry((&call.target, &call.reason)).or_default();
-                    let line = program.lines.get(*prov as usize).and_then(|(_, l)| l.as_ref());
-                    f.0 += 1;
-                    f.1 = f.1.or(line);
+                Step::Extern { call, prov, inputs, outputs } => {
+                    let f = fallbacks.entry((&call.target, &call.reason)).or_insert_with(|| Fallback {
+                        target: call.target.clone(),
+                        reason: call.reason.clone(),
+                        count: 0,
+                        bytes: 0,
+                        library: lj_import::cost(&call.target) == Cost::Library,
+                        line: None,
+                    });
+                    f.count += 1;
+                    f.bytes += inputs
+                        .iter()
+                        .map(|i| if let Operand::Tensor(r) = i { window(r) } else { 0 })
+                        .sum::<u64>();
+                    f.bytes += outputs
+                        .iter()
+                        .map(|o| if let ExternResult::Tensor(b) = o { whole(b) } else { 0 })
+                        .sum::<u64>();
+                    if f.line.is_none() {
+                        f.line = program.lines.get(*prov as usize).and_then(|(_, l)| l.clone());
+                    }
                 }
             }
         }
         self.distinct_kernels = program.nests.len();
-        self.fallbacks = fallbacks
-            .into_iter()
-            .map(|((target, reason), (count, line))| Fallback {
-                target: target.into(),
-                reason: reason.into(),
-                count,
-                line: line.cloned(),
-            })
-            .collect();
+        self.fallbacks = fallbacks.into_values().collect();
     }
 
     /// Adds `seconds` to the time of a stage.

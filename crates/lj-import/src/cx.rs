@@ -527,7 +527,7 @@ impl<'a> Cx<'a> {
 }
 
 /// Strides of a dense tensor of `shape` whose dims are ordered in memory as those of `like`.
-fn dense_like(shape: &[Expr], like: &TensorType, facts: &lj_ir::Facts) -> Vec<Expr> {
+pub(crate) fn dense_like(shape: &[Expr], like: &TensorType, facts: &lj_ir::Facts) -> Vec<Expr> {
     if lj_ir::shape::is_contiguous(&like.shape, &like.strides, facts) {
         return contiguous_strides(shape);
     }

@@ -7,8 +7,8 @@ use lj_ir::{Arg, DType, ExternCall, Op, Type, ValueId};
 
 /// Reasons by what the operator's name contains; the first match counts.
 const REASONS: &[(&[&str], &str)] = &[
-    (&["convolution", "conv_"], "convolution is ATen's"),
-    (&["attention"], "attention kernel is ATen's"),
+    (&["convolution", "conv_"], CONVOLUTION),
+    (&["attention"], ATTENTION),
     (
         &[
             "dropout",
@@ -39,7 +39,7 @@ const REASONS: &[(&[&str], &str)] = &[
             "addmv",
             "_scaled_mm",
         ],
-        "matrix multiplication is ATen's",
+        MATMUL,
     ),
     (&["lstm", "gru", "rnn_"], "recurrent cells are ATen's"),
     (&["sort", "topk", "kthvalue", "median", "mode.", "msort", "searchsorted", "bucketize"], "sorting"),
@@ -56,8 +56,16 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["c10d", "_c10d_functional", "collective"], "communication"),
 ];
 
+const CONVOLUTION: &str = "convolution is ATen's";
+const ATTENTION: &str = "attention kernel is ATen's";
+const MATMUL: &str = "matrix multiplication is ATen's";
 const RANDOM: &str = "random numbers are drawn by torch's generator";
 const UNKNOWN: &str = "no lowering for this operator yet";
+
+/// Whether `target` is one of those that a library's kernel serves wherever they run.
+pub(crate) fn is_library(target: &str) -> bool {
+    [CONVOLUTION, ATTENTION, MATMUL].contains(&reason(target))
+}
 
 /// Why an operator without a row in the table is ATen's.
 pub(crate) fn reason(target: &str) -> &'static str {

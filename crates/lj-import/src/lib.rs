@@ -67,3 +67,25 @@ impl Imported {
 pub fn targets() -> Vec<&'static str> {
     lower::table().keys().copied().collect()
 }
+
+/// What an operator costs, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Nothing: it rearranges metadata, or computes sizes.
+    Free,
+    /// A matrix product, a convolution or attention: a library's kernel wherever it runs.
+    Library,
+    /// Anything else.
+    Other,
+}
+
+/// The kind of cost of a call of `target`.
+pub fn cost(target: &str) -> Cost {
+    if target.starts_with("sym.") || lower::is_data_free(target) {
+        Cost::Free
+    } else if external::is_library(target) {
+        Cost::Library
+    } else {
+        Cost::Other
+    }
+}

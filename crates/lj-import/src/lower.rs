@@ -61,6 +61,11 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
     })
 }
 
+/// Whether `target` only rearranges metadata.
+pub(crate) fn is_data_free(target: &str) -> bool {
+    table().get(target).is_some_and(|e| e.data_free)
+}
+
 /// Lowers the current call, or says why not. `defines` is whether its result has symbols that
 /// nothing before it defines (a size that depends on data).
 pub(crate) fn lower(cx: &mut Cx<'_>, target: &str, defines: bool) -> Lowered {

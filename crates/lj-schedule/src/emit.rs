@@ -4,6 +4,9 @@
 //! in a loop is computed before it. Coordinates are expressions over the *space variables* of a
 //! group; [`Emitter::place_vars`] says which loop variable each of them stands for.
 
+mod registers;
+
+use self::registers::within;
 use crate::affine;
 use crate::analysis::Analysis;
 use crate::coords::{Bounds, broadcast_coords, view_coords};
@@ -11,7 +14,7 @@ use crate::error::Error;
 use crate::items::index_operand_coords;
 use crate::loopnest::{Acc, AccId, Carry, Def, Index, Loop, LoopNest, Mem, Param, Reg, Scratch, Stmt};
 use crate::nest_info::{collect_symbols, loop_vars};
-use lj_ir::{Atom, DType, Expr, Graph, Op, PwOp, ReduceOp, Scalar, ScanOp, Sym, ValueId, View};
+use lj_ir::{Atom, DType, Expr, Op, PwOp, ReduceOp, Scalar, ScanOp, Sym, ValueId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What a parameter of a nest is.
@@ -194,40 +197,6 @@ impl<'a, 'g> Emitter<'a, 'g> {
         self.regs[r.0 as usize].0
     }
 
-    /// Defines a register in the scope at `depth`, or finds the one that holds this already.
-    fn define(&mut self, dtype: DType, def: Def, depth: usize) -> Reg {
-        let key = (dtype, def);
-        if let Some(r) = self.scopes[..=depth].iter().find_map(|s| s.defs.get(&key)) {
-            return *r;
-        }
-        let r = self.define_here(dtype, key.1.clone(), depth);
-        self.scopes[depth].defs.insert(key, r);
-        r
-    }
-
-    /// Defines a register that holds what its definition gives at this point.
-    fn define_here(&mut self, dtype: DType, def: Def, depth: usize) -> Reg {
-        let reg = Reg(self.regs.len() as u32);
-        match &def {
-            Def::Const(Scalar::Bool(b)) => drop(self.truths.insert(reg, *b)),
-            Def::Const(Scalar::Int(v)) if dtype == DType::I64 => {
-                self.exprs.insert(reg, Expr::int(*v));
-            }
-            Def::Expr(e) if dtype == DType::I64 => {
-                self.exprs.insert(reg, e.clone());
-            }
-            _ => {}
-        }
-        self.regs.push((dtype, depth));
-        self.scopes[depth].body.push(Stmt::Let { reg, dtype, def });
-        reg
-    }
-
-    /// The truth value that `r` always has.
-    fn truth(&self, r: Reg) -> Option<bool> {
-        self.truths.get(&r).copied()
-    }
-
     /// The final value of an accumulator, in the current scope.
     pub fn result(&mut self, acc: &Acc) -> Reg {
         let dtype = if acc.op.is_arg() { DType::I64 } else { acc.dtype };
@@ -262,43 +231,6 @@ impl<'a, 'g> Emitter<'a, 'g> {
         let depth = args.iter().map(|r| self.reg_depth(*r)).max().unwrap_or(0);
         self.note(op.name());
         self.define(dtype, Def::Pw { op, args }, depth)
-    }
-
-    /// The result of a condition, or of a choice by one, that is known now. Unrolled loops have many.
-    fn folded(&mut self, op: PwOp, args: &[Reg]) -> Option<Reg> {
-        match (op, args) {
-            (PwOp::And | PwOp::Or, &[a, b]) => {
-                let (sure, other) = match (self.truth(a), self.truth(b)) {
-                    (Some(t), _) => (t, b),
-                    (None, Some(t)) => (t, a),
-                    (None, None) => return None,
-                };
-                // The neutral element leaves the other; the absorbing one is the result.
-                let neutral = op == PwOp::And;
-                Some(if sure == neutral { other } else { self.constant(Scalar::Bool(sure), DType::Bool) })
-            }
-            (PwOp::Not, &[a]) => self.truth(a).map(|t| self.constant(Scalar::Bool(!t), DType::Bool)),
-            (PwOp::Where, &[c, a, b]) => {
-                if a == b {
-                    return Some(a);
-                }
-                self.truth(c).map(|t| if t { a } else { b })
-            }
-            (PwOp::Lt | PwOp::Le | PwOp::Gt | PwOp::Ge | PwOp::Eq | PwOp::Ne, &[a, b]) => {
-                let (low, high) = self.bounds.range(&(self.exprs.get(&a)? - self.exprs.get(&b)?));
-                let decided = |yes: bool, no: bool| if yes { Some(true) } else { no.then_some(false) };
-                let truth = match op {
-                    PwOp::Lt => decided(high < 0, low >= 0),
-                    PwOp::Le => decided(high <= 0, low > 0),
-                    PwOp::Gt => decided(low > 0, high <= 0),
-                    PwOp::Ge => decided(low >= 0, high < 0),
-                    PwOp::Eq => decided((low, high) == (0, 0), low > 0 || high < 0),
-                    _ => decided(low > 0 || high < 0, (low, high) == (0, 0)),
-                };
-                truth.map(|t| self.constant(Scalar::Bool(t), DType::Bool))
-            }
-            _ => None,
-        }
     }
 
     /// `r` as `dtype`.
@@ -787,43 +719,4 @@ pub struct FinishedNest {
 /// `Σ coords × strides`.
 pub fn dot(coords: &[Expr], strides: &[Expr]) -> Expr {
     coords.iter().zip(strides).fold(Expr::ZERO, |a, (c, s)| a + c * s)
-}
-
-/// Whether every element of the index `v` is provably in `0..extent`: it has been clamped.
-fn within(g: &Graph, v: ValueId, extent: &Expr) -> bool {
-    let last = extent - &Expr::ONE;
-    let bound = |v: ValueId, low: bool| {
-        bounded(g, v, &|e| if low { g.facts.ge(e, &Expr::ZERO) } else { g.facts.ge(&last, e) }, low)
-    };
-    bound(v, true) && bound(v, false)
-}
-
-/// Whether every element of `v` has a bound, from below or from above, that satisfies `holds`.
-fn bounded(g: &Graph, v: ValueId, holds: &dyn Fn(&Expr) -> bool, low: bool) -> bool {
-    let node = g.def(v);
-    let of = |i: usize| bounded(g, node.inputs[i], holds, low);
-    match &node.op {
-        Op::Full(Scalar::Int(c)) => holds(&Expr::int(*c)),
-        Op::FullSym(e) => holds(e),
-        Op::Iota { start, step } if step.is(1) => {
-            let last = start + &g.tensor(v).numel() - Expr::ONE;
-            holds(if low { start } else { &last })
-        }
-        Op::View(View::Reshape | View::Expand | View::Permute(_)) | Op::Copy => of(0),
-        Op::Pointwise(PwOp::Maximum) => {
-            if low {
-                of(0) || of(1)
-            } else {
-                of(0) && of(1)
-            }
-        }
-        Op::Pointwise(PwOp::Minimum) => {
-            if low {
-                of(0) && of(1)
-            } else {
-                of(0) || of(1)
-            }
-        }
-        _ => false,
-    }
 }

@@ -87,8 +87,10 @@ impl<'a> Lowering<'a, '_> {
         };
         for (k, (from, count, begin, end)) in segments.into_iter().enumerate().filter(|(_, s)| !s.1.is(0)) {
             let var = Sym::new(["i0", "i0b", "i0c"][k]);
+            // Two or three elements are sooner done one by one.
+            let lanes = k == 1 || count.as_int().is_none_or(|n| n > 3) || (low, high) == (0, 0);
             em.declare(&var, count);
-            em.open(var.clone(), begin, end, true, vec![]);
+            em.open(var.clone(), begin, end, lanes, vec![]);
             for r in 0..phases {
                 let x = (&from + &Expr::sym(var.name())) * Expr::int(phases) + Expr::int(r);
                 em.place_var(space_var(last.dim), x);

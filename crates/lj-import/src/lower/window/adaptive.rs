@@ -19,7 +19,7 @@ pub(super) const ROWS: &[Row] = &[
 
 /// One dim: `from` elements seen through `to` windows, or the other way round for a gradient.
 struct Dim {
-    dim: usize,
+    at: usize,
     from: Expr,
     to: Expr,
     /// Elements of a window at most.
@@ -28,11 +28,11 @@ struct Dim {
 
 impl Dim {
     fn begin(&self) -> Expr {
-        (here(self.dim) * &self.from).floordiv(&self.to)
+        (here(self.at) * &self.from).floordiv(&self.to)
     }
 
     fn end(&self) -> Expr {
-        ((here(self.dim) + Expr::ONE) * &self.from + &self.to - Expr::ONE).floordiv(&self.to)
+        ((here(self.at) + Expr::ONE) * &self.from + &self.to - Expr::ONE).floordiv(&self.to)
     }
 
     /// Whether all windows have `most` elements.
@@ -60,14 +60,14 @@ fn dims(from: &[Expr], to: &[Expr], n: usize) -> Lowered<Vec<Dim>> {
             (None, Some(_), Some(m)) if m < 1 => return decline("an empty result"),
             (None, Some(n), Some(m)) => {
                 let len = |i: i64| ((i + 1) * n + m - 1) / m - i * n / m;
-                (0..m.min(n)).map(len).max().unwrap_or(0)
+                (0..m).map(len).max().unwrap_or(0)
             }
             _ => return decline("adaptive pooling of a symbolic size"),
         };
         taps *= most;
-        out.push(Dim { dim: d, from, to, most });
+        out.push(Dim { at: d, from, to, most });
     }
-    if taps > MAX_TAPS || taps < 1 { decline("adaptive pooling over large windows") } else { Ok(out) }
+    if (1..=MAX_TAPS).contains(&taps) { Ok(out) } else { decline("adaptive pooling over large windows") }
 }
 
 /// Element `taps` of every window of `x`, and whether it is one.
@@ -82,7 +82,7 @@ fn tap(
     let mut conditions = vec![];
     for (d, &t) in dims.iter().zip(taps) {
         let at = d.begin() + Expr::int(t);
-        coords[d.dim] = at.clone();
+        coords[d.at] = at.clone();
         if t > 0 && !d.even() {
             let (at, end) = (
                 position(cx, &at, &Expr::ZERO, shape, DType::I64),
@@ -90,7 +90,7 @@ fn tap(
             );
             conditions.push(cx.pw(PwOp::Lt, &[at, end])?);
             // Somewhere inside where there is no such element.
-            coords[d.dim] = coords[d.dim].minimum(&(&d.from - &Expr::ONE));
+            coords[d.at] = coords[d.at].minimum(&(&d.from - &Expr::ONE));
         }
     }
     let condition = all_of(cx, &conditions)?;
@@ -168,7 +168,7 @@ fn reversed(forward: &[Dim]) -> Lowered<Vec<Dim>> {
     if !forward.iter().all(Dim::even) {
         return decline("gradient of adaptive pooling of a symbolic size");
     }
-    let back = |d: &Dim| Dim { dim: d.dim, from: d.to.clone(), to: d.from.clone(), most: 1 };
+    let back = |d: &Dim| Dim { at: d.at, from: d.to.clone(), to: d.from.clone(), most: 1 };
     Ok(forward.iter().map(back).collect())
 }
 
@@ -186,7 +186,7 @@ fn largest(cx: &mut Cx<'_>, n: usize) -> Lowered {
     let mut best: Option<(ValueId, ValueId)> = None;
     for taps in choices(&counts(&dims)) {
         let (v, coords, condition) = tap(cx, x, &dims, &taps, &shape)?;
-        let flat = dims.iter().fold(Expr::ZERO, |e, d| e * &d.from + &coords[d.dim]);
+        let flat = dims.iter().fold(Expr::ZERO, |e, d| e * &d.from + &coords[d.at]);
         let at = position(cx, &flat, &Expr::ZERO, &shape, DType::I64);
         best = Some(match best {
             None => (v, at),
@@ -215,7 +215,7 @@ fn largest_backward(cx: &mut Cx<'_>, n: usize) -> Lowered {
     let forward = dims(&shape, &out, n)?;
     let back = dims(&out, &shape, n).or_else(|_| reversed(&forward))?;
     let grad = cx.convert(grad, cx.dtype(grad).compute());
-    let own = back.iter().fold(Expr::ZERO, |e, d| e * &d.to + here(d.dim));
+    let own = back.iter().fold(Expr::ZERO, |e, d| e * &d.to + here(d.at));
     let own = position(cx, &own, &Expr::ZERO, &shape, DType::I64);
     let zero = cx.constant(Scalar::Int(0), cx.dtype(grad));
     let mut terms = vec![];

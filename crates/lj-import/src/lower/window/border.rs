@@ -68,6 +68,9 @@ fn backward(cx: &mut Cx<'_>, n: usize, border: Border) -> Lowered {
     let rank = shape.len();
     let (lead, pads) = padding(cx, 2, n, rank)?;
     let dtype = cx.dtype(grad).compute();
+    if !cx.ty(grad).strides.last().is_some_and(|s| s.is(1)) {
+        return decline("gradient of a border, channels last: ATen's is faster");
+    }
     let grad = cx.convert(grad, dtype);
     if border == Border::Repeat {
         return repeated_backward(cx, grad, &shape, lead, &pads);

@@ -11,7 +11,7 @@ mod rearrange;
 mod resize;
 
 use super::Row;
-use crate::cx::{Cx, Lowered, decline};
+use crate::cx::{Cx, Lowered, decline, dense_like};
 use lj_ir::shape::contiguous_strides;
 use lj_ir::{DType, Expr, Op, PwOp, Scalar, TensorType, ValueId, View};
 
@@ -45,9 +45,10 @@ fn padded(cx: &mut Cx<'_>, x: ValueId, low: Vec<Expr>, high: Vec<Expr>, value: S
     }
     let ty = cx.ty(x);
     let shape: Vec<Expr> = ty.shape.iter().zip(low.iter().zip(&high)).map(|(e, (l, h))| e + l + h).collect();
-    let (dtype, device) = (ty.dtype, ty.device);
-    let ty = TensorType { dtype, device, strides: contiguous_strides(&shape), shape };
-    cx.push(Op::Pad { low, high, value: value.cast(dtype) }, vec![x], ty)
+    // In the operand's order of dims, should it come to lie in memory.
+    let strides = dense_like(&shape, ty, facts);
+    let ty = TensorType { dtype: ty.dtype, device: ty.device, shape, strides };
+    cx.push(Op::Pad { low, high, value: value.cast(ty.dtype) }, vec![x], ty)
 }
 
 /// `n` constant integers; one stands for all, none for `default`.

@@ -1,9 +1,8 @@
 //! Pooling over windows of one size, and its gradients.
 
 use super::{MAX_TAPS, all_of, choices, here, ints, map, padded, position, sum_of};
-use crate::cx::{Cx, Lowered, Val, decline};
+use crate::cx::{Cx, Lowered, Val, decline, dense_like};
 use crate::lower::Row;
-use lj_ir::shape::contiguous_strides;
 use lj_ir::{DType, Expr, Op, PwOp, ReduceOp, Scalar, TensorType, ValueId};
 
 pub(super) const ROWS: &[Row] = &[
@@ -424,7 +423,8 @@ fn avg_pool_backward(cx: &mut Cx<'_>, n: usize) -> Lowered {
     few(&windows)?;
     let divisor = divisor(cx, &windows, 6, &out, dtype)?;
     let grad = cx.convert(grad, dtype);
-    let share = TensorType { dtype, strides: contiguous_strides(&out), ..cx.ty(grad).clone() };
+    let strides = dense_like(&out, cx.ty(grad), &cx.graph.facts);
+    let share = TensorType { dtype, strides, ..cx.ty(grad).clone() };
     let share = cx.push(Op::Pointwise(PwOp::Div), vec![grad, divisor], share);
     let terms = covering(cx, &[share], &windows, &shape)?;
     gathered(cx, terms.into_iter().map(|(found, condition)| (found[0], condition)).collect())

@@ -58,14 +58,12 @@ impl Axis {
         if let Some(f) = self.factor {
             return eighths((1.0 / f) as f32);
         }
-        match (self.from.as_int(), self.to.as_int()) {
-            (Some(n), Some(m)) => eighths(n as f32 / m as f32),
-            _ => {
-                let whole = |e: Option<Expr>| e.and_then(|e| e.as_int());
-                let up = whole(self.to.div_exact(&self.from)).and_then(|q| eighths(1.0 / q as f32));
-                up.or_else(|| whole(self.from.div_exact(&self.to)).map(|p| (p, 1)))
-            }
+        if let (Some(n), Some(m)) = (self.from.as_int(), self.to.as_int()) {
+            return eighths(n as f32 / m as f32);
         }
+        let whole = |e: Option<Expr>| e.and_then(|e| e.as_int());
+        let up = whole(self.to.div_exact(&self.from)).and_then(|q| eighths(1.0 / q as f32));
+        up.or_else(|| whole(self.from.div_exact(&self.to)).map(|p| (p, 1)))
     }
 
     /// The last element of the operand.
@@ -148,6 +146,9 @@ enum Place {
     Index(ValueId),
 }
 
+/// What the factors are called, by number of dims.
+const NAMES: [&[&str]; 3] = [&["scales"], &["scales_h", "scales_w"], &["scales_d", "scales_h", "scales_w"]];
+
 /// The last `n` dims from the extents `from` to `to`. Their factors begin at argument `first`.
 fn axes(
     cx: &Cx<'_>,
@@ -160,8 +161,6 @@ fn axes(
     let Some(lead) = from.len().checked_sub(n).filter(|_| from.len() == to.len()) else {
         return decline("the rank does not fit");
     };
-    const NAMES: [&[&str]; 3] =
-        [&["scales"], &["scales_h", "scales_w"], &["scales_d", "scales_h", "scales_w"]];
     let mut out = vec![];
     for k in 0..n {
         let factor = match cx.arg(first + k, NAMES[n - 1][k]) {
@@ -200,10 +199,10 @@ fn read(cx: &mut Cx<'_>, x: ValueId, axes: &[Axis], places: &[Place], shape: &[E
     }
     // Positions must be adjacent dims for one index: dims between are indexed by themselves.
     let (first, last) = (dims[0], dims[dims.len() - 1]);
-    for d in first..=last {
+    for (d, extent) in shape.iter().enumerate().take(last + 1).skip(first) {
         if !dims.contains(&d) {
-            let own = position(cx, &here(0), &Expr::ZERO, std::slice::from_ref(&shape[d]), DType::I64);
-            let mut wide = vec![shape[d].clone()];
+            let own = position(cx, &here(0), &Expr::ZERO, std::slice::from_ref(extent), DType::I64);
+            let mut wide = vec![extent.clone()];
             wide.resize(last - d + 1, Expr::ONE);
             let own = cx.reshape(own, wide);
             let at = d - first;

@@ -61,7 +61,8 @@ def _pad_circular(x: Tensor, pad: Any) -> Tensor:
         parts = [x.narrow(dim, size - low, low)] if low > 0 else []
         parts += [x, *([x.narrow(dim, 0, high)] if high > 0 else [])]
         x = torch.cat(parts, dim) if len(parts) > 1 else x
-    return x
+    # Eager fills an empty tensor, whatever the layout of its operand.
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _border_gradient_meta(grad: Tensor, x: Tensor, padding: Any) -> Tensor:

@@ -94,6 +94,8 @@ def _moved() -> dict[str, Fn]:
         "pixel_shuffle": lambda x: F.pixel_shuffle(x[:, :4], 2),
         "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[..., :8, :12], 2),
         "channel_shuffle": lambda x: F.channel_shuffle(x[:, :4], 2),
+        "every_third": lambda x: torch.slice_scatter(x, x[..., :3] * 2, 3, 4, 13, 3),
+        "every_second": lambda x: torch.slice_scatter(x, x[:, :, :5] * 2, 2, 0, None, 2),
         "cross": lambda x: torch.linalg.cross(x[:, :3], x[:, 1:4] * 2, dim=1),
         "meshgrid": lambda x: torch.meshgrid(x[0, 0, 0], x[0, 0, 1] * 2, indexing="ij"),
     }

@@ -278,12 +278,6 @@ def _unique_counted_from_the_end(original: Any) -> Callable[..., Any]:
     return run
 
 
-def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
-    n, c, *rest = self.shape
-    x = self.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(self.shape)
-    return x.contiguous(memory_format=suggest_memory_format(self))
-
-
 _OWN: dict[str, Callable[..., Any]] = {
     "nll_loss_forward.default": _nll_loss_forward,
     "nll_loss2d_forward.default": _nll_loss_forward,
@@ -299,8 +293,6 @@ _OWN: dict[str, Callable[..., Any]] = {
         name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
         for name in ("unique_consecutive.default", "unique_dim.default")
     },
-    "channel_shuffle.default": _channel_shuffle,
-    "native_channel_shuffle.default": _channel_shuffle,
 }
 
 

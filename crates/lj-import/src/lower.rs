@@ -57,7 +57,11 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             .map(|rows| Family { rows, data_free: false })
             .chain(free.map(|rows| Family { rows, data_free: true }))
             .flat_map(|f| f.rows.iter().map(move |&(t, lower)| (t, Entry { lower, data_free: f.data_free })))
-            .collect()
+            .fold(BTreeMap::new(), |mut table, (target, entry)| {
+                let before = table.insert(target, entry);
+                debug_assert!(before.is_none(), "two rows for {target}");
+                table
+            })
     })
 }
 

@@ -33,7 +33,6 @@ pub(super) const ROWS: &[Row] = &[
     ("aten.embedding_dense_backward.default", embedding_backward),
     ("aten.slice_scatter.default", slice_scatter),
     ("aten.select_scatter.default", select_scatter),
-    ("aten.diagonal_scatter.default", diagonal_scatter),
 ];
 
 /// Where elements of a source of shape `domain` go: the attributes of [`Op::Scatter`].
@@ -623,21 +622,4 @@ fn select_scatter(cx: &mut Cx<'_>) -> Lowered {
 fn steps(cx: &mut Cx<'_>, start: Expr, step: i64, len: Expr) -> ValueId {
     let ty = TensorType::contiguous(DType::I64, vec![len]);
     cx.push(Op::Iota { start, step: Expr::int(step) }, vec![], ty)
-}
-
-fn diagonal_scatter(cx: &mut Cx<'_>) -> Lowered {
-    let (x, src) = (cx.tensor(0, "self")?, cx.tensor(1, "src")?);
-    let rank = cx.rank(x);
-    let offset = cx.int(2, "offset", 0)?;
-    let (row, col) = (cx.dim(3, "dim1", 0, rank)?, cx.dim(4, "dim2", 1, rank)?);
-    let domain = cx.shape(src);
-    let Some(len) = domain.last().cloned() else { return decline("a diagonal without a dim") };
-    let along_row = steps(cx, Expr::int((-offset).max(0)), 1, len.clone());
-    let along_col = steps(cx, Expr::int(offset.max(0)), 1, len);
-    let mut both = [(row, along_row), (col, along_col)];
-    both.sort_unstable_by_key(|(d, _)| *d);
-    let (dims, indices) = both.into_iter().unzip();
-    let rest = (0..rank - 2).collect();
-    let error = "IndexError: index out of range in diagonal_scatter".into();
-    finish(cx, &Places { domain, indices, dims, rest, wrap: false, error }, ScatterOp::Set, x, src)
 }

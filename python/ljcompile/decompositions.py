@@ -230,6 +230,13 @@ def _in_one_layout(original: Any) -> Callable[..., Any]:
     return run
 
 
+def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    """In the suggested format of its input, as the CPU lays it out."""
+    n, c, *rest = self.shape
+    apart = self.reshape(n, groups, c // groups, *rest).transpose(1, 2)
+    return apart.reshape(self.shape).contiguous(memory_format=suggest_memory_format(self))
+
+
 def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.Tensor:
     """ATen's own way, two slices joined: it has the layout that eager's result has."""
     if not dims:

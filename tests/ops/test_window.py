@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Fn = Callable[[Tensor], Any]
+NEW = tuple(int(n) for n in torch.__version__.split(".")[:2]) > (2, 8)
 
 
 def _pools() -> dict[str, Fn]:
@@ -151,7 +152,9 @@ def run(family: str, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
                 assert "not implemented for" in str(refused), refused
                 continue
             ours = harness.with_gradients(call, [x])
-            harness.assert_same(ours[0], eager[0], label, looser=8)
+            # Torch 2.8 traces borders with another layout than its kernels give.
+            strides = NEW or family != "borders"
+            harness.assert_same(ours[0], eager[0], label, looser=8, strides=strides)
             # 16-bit gradients are summed in f32 and rounded once; eager rounds each addition.
             # Where eager's own gradient has another layout than tracing says is torch's matter.
             harness.assert_same(ours[1], eager[1], f"{label} gradient", looser=16, strides=False)
@@ -188,7 +191,9 @@ def test_dynamic_sizes() -> None:
             ours, eager = harness.with_gradients(call, [x]), harness.with_gradients(fn, [x])
             harness.assert_same(ours[0], eager[0], f"{name} {shape}", looser=8)
             harness.assert_same(ours[1], eager[1], f"{name} {shape}", looser=16, strides=False)
-        assert len(stats.records) == 2, name
+        # Torch 2.8 makes the sizes of a maximum pool concrete itself.
+        if NEW:
+            assert len(stats.records) == 2, name
         assert not any(r.eager for r in stats.records), name
 
 

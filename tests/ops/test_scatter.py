@@ -29,7 +29,7 @@ def ours_alone(fn: Callable, *args: object, dynamic: bool = False) -> object:
 def check(fn: Callable, *args: object, what: str, looser: float = 2.0) -> None:
     """Our result is eager's, and the arguments are as they were."""
     before = [x.clone() if isinstance(x, Tensor) else x for x in args]
-    eager = fn(*args)
+    eager = harness.serially(fn, *args)
     harness.assert_same(ours_alone(fn, *args), eager, what, looser=looser)
     harness.assert_same(args, before, f"arguments of {what}", strides=False)
 
@@ -199,7 +199,9 @@ def test_sixteen_bit_steps() -> None:
                 (zero + 1).index_reduce(0, i[:40], src[:40] + 0.7, "prod"),
             ]
 
-        for n, (a, b) in enumerate(zip(ours_alone(fn, src, zero), fn(src, zero), strict=True)):
+        for n, (a, b) in enumerate(
+            zip(ours_alone(fn, src, zero), harness.serially(fn, src, zero), strict=True)
+        ):
             assert torch.equal(a, b), f"{dtype} {n}: {a[0]}, eager gives {b[0]}"
 
 
@@ -288,7 +290,7 @@ def test_out_of_range(sized: bool) -> None:
         call = harness.compiled(fn, dynamic=sized)
         for k in (torch.tensor(0), torch.tensor(7), torch.tensor(-2), torch.tensor(-9)):
             try:
-                eager: object = fn(x, k)
+                eager: object = harness.serially(fn, x, k)
             except (IndexError, RuntimeError) as e:
                 eager = type(e)
             if isinstance(eager, type):
@@ -364,7 +366,7 @@ def test_in_place() -> None:
         x, y = draws(torch.float32, (9, 7), (6, 7))
         ours, eager = x.clone(), x.clone()
         got = harness.compiled(fn, dynamic=False)(ours, y)
-        harness.assert_same(got, fn(eager, y), fn.__name__, looser=4.0)
+        harness.assert_same(got, harness.serially(fn, eager, y), fn.__name__, looser=4.0)
         harness.assert_same(ours, eager, f"{fn.__name__}: the argument", looser=4.0)
     call = harness.compiled(one)
     stats.clear()
@@ -388,8 +390,9 @@ def test_the_same_with_any_number_of_threads() -> None:
     torch.set_num_threads(threads)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
-    harness.assert_same(results[0][:2], fn(x, src)[:2], "values", looser=30.0)
-    assert torch.equal(results[0][2], fn(x, src)[2])
+    eager = harness.serially(fn, x, src)
+    harness.assert_same(results[0][:2], eager[:2], "values", looser=30.0)
+    assert torch.equal(results[0][2], eager[2])
 
 
 def test_dynamic_shapes_compile_once() -> None:
@@ -411,4 +414,5 @@ def test_dynamic_shapes_compile_once() -> None:
         for rows, cols, n in [(3, 6, 7), (17, 40, 4), (64, 34, 100), (2, 1000, 24)]:
             x, src = torch.randn(rows, cols, generator=g), torch.randn(n, cols, generator=g)
             i = indices((n,), rows, n)
-            harness.assert_same(call(x, i, src), fn(x, i, src), f"{rows}x{cols}+{n}", looser=8.0)
+            eager = harness.serially(fn, x, i, src)
+            harness.assert_same(call(x, i, src), eager, f"{rows}x{cols}+{n}", looser=8.0)

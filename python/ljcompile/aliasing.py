@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch import fx
+
+from .storage import storage_of
 
 _IN_PLACE = {
     operator.setitem,
@@ -33,13 +34,7 @@ def unsound_alias(gm: fx.GraphModule) -> str | None:
 
 
 def _storage(node: fx.Node) -> int | None:
-    value: Any = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    try:
-        return value.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # a subclass without a storage
-        return None
+    return storage_of(node.meta.get("example_value"))
 
 
 def _changes(node: fx.Node) -> bool:

@@ -44,8 +44,11 @@ def read_whole_storages(gm: fx.GraphModule) -> None:
 
 
 def _storage(node: fx.Node) -> int | None:
-    """An identity of the storage that the node's result lies in."""
-    value = node.meta.get("val")
+    return storage_of(node.meta.get("val"))
+
+
+def storage_of(value: object) -> int | None:
+    """An identity of the storage that a (fake) tensor lies in; None where there is none."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     try:

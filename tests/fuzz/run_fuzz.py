@@ -13,20 +13,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import queue
-import subprocess
 import sys
-import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "kept"
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import workers  # noqa: E402
 from generate import Program, generate  # noqa: E402
+from workers import Result  # noqa: E402
 
 
 def load(path: Path) -> Program:
@@ -65,65 +64,9 @@ def worker(names: list[str]) -> None:
         print(json.dumps(result), flush=True)
 
 
-def run_batch(names: list[str], timeout: float) -> list[dict[str, str]]:
-    """Results of one subprocess; ends early, with the culprit named, when it dies or hangs."""
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--worker", *names],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # No cache: each program is compiled once, and writing entries takes time.
-        env={"OMP_NUM_THREADS": "2", "LJCOMPILE_CACHE": "0", **os.environ},
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-    errors: list[str] = []
-
-    def read() -> None:
-        for line in child.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threads = [
-        threading.Thread(target=read, daemon=True),
-        threading.Thread(target=lambda: errors.extend(child.stderr), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    results: list[dict[str, str]] = []
-    current = names[0]
-    while True:
-        try:
-            line = lines.get(timeout=timeout)
-        except queue.Empty:
-            child.kill()
-            child.wait()
-            results.append({"done": current, "status": "timeout", "detail": f"{timeout} s"})
-            return results
-        if line is None:
-            break
-        if not line.startswith("{"):
-            continue
-        message = json.loads(line)
-        if "start" in message:
-            current = message["start"]
-        else:
-            results.append(message)
-    code = child.wait()
-    threads[1].join(timeout=5)
-    if code != 0 and len(results) < len(names):
-        tail = "".join(errors)[-2000:]
-        results.append({"done": current, "status": "crash", "detail": f"exit {code}\n{tail}"})
-    return results
-
-
-def run(names: list[str], batch: int, timeout: float, tell) -> None:
-    """Checks every name, calling `tell` with each result."""
-    waiting = list(names)
-    while waiting:
-        results = run_batch(waiting[:batch], timeout)
-        for result in results:
-            tell(result)
-        waiting = waiting[max(len(results), 1) :]
+def run(names: list[str], batch: int, timeout: float, tell: Callable[[Result], None]) -> None:
+    """Checks every program, calling `tell` with each result."""
+    workers.run([__file__], names, batch, timeout, tell)
 
 
 def program_of(name: str) -> Program:
@@ -165,7 +108,7 @@ def main() -> int:
     print(f"{len(names)} programs, {len(names) - len(todo)} of them done before")
     start, failed = time.time(), []
 
-    def tell(result: dict[str, str]) -> None:
+    def tell(result: Result) -> None:
         name, status = result["done"], result["status"]
         done[name] = status
         if status != "ok":

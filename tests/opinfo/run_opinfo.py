@@ -14,22 +14,18 @@ import argparse
 import dataclasses
 import fnmatch
 import json
-import os
-import queue
-import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-Result = dict[str, Any]
+import workers  # noqa: E402
+from workers import Result  # noqa: E402
 
 
 def check_one(name: str, samples: int | None, note: Callable[[str], None]) -> Result:
@@ -58,65 +54,12 @@ def worker(names: list[str], samples: int | None) -> None:
 
     warnings.filterwarnings("ignore")
     for name in names:
-        print(json.dumps({"start": name}), flush=True)
+        print(json.dumps({"start": name, "part": "all samples"}), flush=True)
 
         def note(sample: str, name: str = name) -> None:
-            print(json.dumps({"start": name, "sample": sample}), flush=True)
+            print(json.dumps({"start": name, "part": sample}), flush=True)
 
         print(json.dumps(check_one(name, samples, note)), flush=True)
-
-
-def run_batch(names: list[str], samples: int | None, timeout: float) -> list[Result]:
-    """Results of one subprocess; ends early, with the culprit named, when it dies or hangs."""
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--samples", str(samples or 0), "--worker", *names],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # No cache: each graph is compiled once, and writing entries takes time.
-        env={"OMP_NUM_THREADS": "2", "LJCOMPILE_CACHE": "0", **os.environ},
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-    errors: list[str] = []
-
-    def read() -> None:
-        for line in child.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threads = [
-        threading.Thread(target=read, daemon=True),
-        threading.Thread(target=lambda: errors.extend(child.stderr), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    results: list[Result] = []
-    current, sample = names[0], ""
-    while True:
-        try:
-            line = lines.get(timeout=timeout)
-        except queue.Empty:
-            child.kill()
-            child.wait()
-            detail = f"{sample or 'all samples'}: no result in {timeout} s"
-            results.append({"done": current, "status": "timeout", "detail": detail})
-            return results
-        if line is None:
-            break
-        if not line.startswith("{"):
-            continue
-        message = json.loads(line)
-        if "start" in message:
-            current, sample = message["start"], message.get("sample", "")
-        else:
-            results.append(message)
-    code = child.wait()
-    threads[1].join(timeout=5)
-    if code != 0 and len(results) < len(names):
-        tail = "".join(errors)[-2000:]
-        detail = f"{sample or 'all samples'}: exit {code}\n{tail}"
-        results.append({"done": current, "status": "crash", "detail": detail})
-    return results
 
 
 def run(
@@ -127,12 +70,7 @@ def run(
     tell: Callable[[Result], None],
 ) -> None:
     """Checks every item, calling `tell` with each result."""
-    waiting = list(names)
-    while waiting:
-        results = run_batch(waiting[:batch], samples, timeout)
-        for result in results:
-            tell(result)
-        waiting = waiting[max(len(results), 1) :]
+    workers.run([__file__, "--samples", str(samples or 0)], names, batch, timeout, tell)
 
 
 def summary(names: list[str], done: dict[str, Result], seconds: float) -> str:

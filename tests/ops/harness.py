@@ -26,6 +26,18 @@ def compiled(fn: Callable, **options: Any) -> Callable:
     return torch.compile(fn, backend=BACKEND, fullgraph=True, **options)
 
 
+def ours_alone(fn: Callable, *args: Any, dynamic: bool = False) -> Any:
+    """The compiled function's result; fails if ATen had to run anything."""
+    from ljcompile import stats
+
+    call = compiled(fn, dynamic=dynamic)
+    stats.clear()
+    out = call(*args)
+    calls = [f for r in stats.records for f in r.fallbacks]
+    assert not calls and all(r.eager is None for r in stats.records), calls
+    return out
+
+
 def serially(call: Callable, *args: Any) -> Any:
     """`call` in one thread: eager puts elements at equal places in order only then."""
     threads = torch.get_num_threads()

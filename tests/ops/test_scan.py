@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import harness
 import pytest
 import torch
@@ -13,16 +11,6 @@ from torch import Tensor
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 INF, NAN = float("inf"), float("nan")
-
-
-def ours_alone(fn: Callable, *args: object) -> object:
-    """The compiled function's result; fails if ATen had to run anything."""
-    call = harness.compiled(fn, dynamic=False)
-    stats.clear()
-    out = call(*args)
-    calls = [f for r in stats.records for f in r.fallbacks]
-    assert not calls and all(r.eager is None for r in stats.records), calls
-    return out
 
 
 def each(x: Tensor, d: int) -> list[Tensor]:
@@ -45,7 +33,9 @@ def test_values(dtype: torch.dtype) -> None:
         return [each(x, d) for x, d in arguments]
 
     arguments = list(cases.values())
-    for name, a, b in zip(cases, ours_alone(every, arguments), every(arguments), strict=True):
+    for name, a, b in zip(
+        cases, harness.ours_alone(every, arguments), every(arguments), strict=True
+    ):
         harness.assert_same(a, b, f"{dtype} {name}", looser=2.0)
 
 
@@ -56,7 +46,7 @@ def test_accumulates_in_double() -> None:
     def fn(x):
         return x.cumsum(0), x.cumsum(1), (x / 300 + 1).cumprod(1)
 
-    for a, b in zip(ours_alone(fn, x), fn(x), strict=True):
+    for a, b in zip(harness.ours_alone(fn, x), fn(x), strict=True):
         differ = (a != b).float().mean().item()
         assert differ < 1e-4, f"{differ:.1%} of the elements differ"
 
@@ -74,7 +64,7 @@ def test_ties_and_special_values(n: int) -> None:
     def fn(x):
         return [each(y, d) for y in (x, x.t()) for d in (0, 1)]
 
-    harness.assert_same(ours_alone(fn, x), fn(x), f"n={n}", signs=True)
+    harness.assert_same(harness.ours_alone(fn, x), fn(x), f"n={n}", signs=True)
     ties = torch.randint(0, 3, (9, n), generator=g)
 
     def extremes(x):
@@ -83,7 +73,7 @@ def test_ties_and_special_values(n: int) -> None:
     for dtype in (torch.int64, torch.uint8, torch.int8):
         info = torch.iinfo(dtype)
         y = torch.tensor([info.min, info.max, 0])[ties].to(dtype)
-        harness.assert_same(ours_alone(extremes, y), extremes(y), f"{dtype} n={n}")
+        harness.assert_same(harness.ours_alone(extremes, y), extremes(y), f"{dtype} n={n}")
 
 
 def test_result_dtypes() -> None:
@@ -104,7 +94,7 @@ def test_result_dtypes() -> None:
             (x / 7).half().cumsum(1, dtype=torch.float64),
         ]
 
-    harness.assert_same(ours_alone(fn, x), fn(x), "dtypes")
+    harness.assert_same(harness.ours_alone(fn, x), fn(x), "dtypes")
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 5), (5, 0), (1,), (1, 1), (2, 1, 3)], ids=str)
@@ -115,7 +105,7 @@ def test_odd_shapes(shape: tuple[int, ...]) -> None:
     def fn(x):
         return [each(y, d) for y in (x, x.long()) for d in dims]
 
-    harness.assert_same(ours_alone(fn, x), fn(x), str(shape))
+    harness.assert_same(harness.ours_alone(fn, x), fn(x), str(shape))
 
 
 def test_fused() -> None:
@@ -128,14 +118,14 @@ def test_fused() -> None:
     g = torch.Generator().manual_seed(2)
     for shape in [(9, 50), (300, 7), (4, 40000)]:
         x, y = torch.randn(shape, generator=g), torch.randn(shape, generator=g) / 9
-        harness.assert_same(ours_alone(fn, x, y), fn(x, y), str(shape), looser=16.0)
+        harness.assert_same(harness.ours_alone(fn, x, y), fn(x, y), str(shape), looser=16.0)
 
     def across(x):
         s = x.exp().cumsum(0)
         return s.log(), s.cumsum(0) - s.cummax(0).values, s.mean(0)
 
     x = torch.randn(60, 90, generator=g)
-    harness.assert_same(ours_alone(across, x), across(x), "across", looser=8.0)
+    harness.assert_same(harness.ours_alone(across, x), across(x), "across", looser=8.0)
     call = harness.compiled(lambda x: (x * 2).cumsum(1).relu() + 1)
     stats.clear()
     call(x)
@@ -150,7 +140,7 @@ def test_long_rows_in_pieces() -> None:
         s = (x * 2).cumsum(1)
         return s + 1, (x / 400 + 1).cumprod(-1), x.cummax(1), x.logcumsumexp(1), x[0].cumsum(0) * 3
 
-    first = ours_alone(fn, x)
+    first = harness.ours_alone(fn, x)
     harness.assert_same(first, fn(x), "long", looser=8.0)
     threads = torch.get_num_threads()
     call = harness.compiled(fn, dynamic=False)

@@ -16,21 +16,11 @@ INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torc
 aten = torch.ops.aten
 
 
-def ours_alone(fn: Callable, *args: object, dynamic: bool = False) -> object:
-    """The compiled function's result; fails if ATen had to run anything."""
-    call = harness.compiled(fn, dynamic=dynamic)
-    stats.clear()
-    out = call(*args)
-    calls = [f for r in stats.records for f in r.fallbacks]
-    assert not calls and all(r.eager is None for r in stats.records), calls
-    return out
-
-
 def check(fn: Callable, *args: object, what: str, looser: float = 2.0) -> None:
     """Our result is eager's, and the arguments are as they were."""
     before = [x.clone() if isinstance(x, Tensor) else x for x in args]
     eager = harness.serially(fn, *args)
-    harness.assert_same(ours_alone(fn, *args), eager, what, looser=looser)
+    harness.assert_same(harness.ours_alone(fn, *args), eager, what, looser=looser)
     harness.assert_same(args, before, f"arguments of {what}", strides=False)
 
 
@@ -200,7 +190,7 @@ def test_sixteen_bit_steps() -> None:
             ]
 
         for n, (a, b) in enumerate(
-            zip(ours_alone(fn, src, zero), harness.serially(fn, src, zero), strict=True)
+            zip(harness.ours_alone(fn, src, zero), harness.serially(fn, src, zero), strict=True)
         ):
             assert torch.equal(a, b), f"{dtype} {n}: {a[0]}, eager gives {b[0]}"
 

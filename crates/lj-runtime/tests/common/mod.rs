@@ -139,3 +139,8 @@ pub fn out(values: &[OutputValue], n: usize) -> Vec<f32> {
         other => panic!("{other:?}"),
     }
 }
+
+/// `0, 1, …`.
+pub fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32).collect()
+}

@@ -8,8 +8,8 @@
 //! The way of a nest: [`check`](mod@check) refuses what is malformed or outside the supported
 //! subset, [`nest`] emits statements and
 //! [`loops`] loops, with [`index`] for subscripts and hoisting,
-//! [`memory`] for loads and stores, [`acc`] for accumulators, [`scan`] for running values, [`pointwise`], [`convert`] and
-//! [`math`] for arithmetic, and [`target`] turns the module into an object.
+//! [`memory`] for loads and stores, [`acc`] for accumulators, [`scan`] for running values,
+//! [`pointwise`], [`convert`] and [`math`] for arithmetic, and [`target`] turns the module into an object.
 //!
 //! Invariants: the result depends on the nests and the target only (not on the number of threads);
 //! a bad nest is an [`Error`], never a panic or an abort.

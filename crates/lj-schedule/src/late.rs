@@ -54,6 +54,7 @@ fn exprs_of_type(ty: &Type, f: &mut impl FnMut(&Expr)) {
 fn exprs_of_op(op: &Op, f: &mut impl FnMut(&Expr)) {
     match op {
         Op::View(View::Slice { start: e, .. } | View::Select { index: e, .. }) | Op::FullSym(e) => f(e),
+        Op::View(View::Map(coords)) => coords.iter().for_each(f),
         Op::Iota { start, step } => [start, step].into_iter().for_each(f),
         Op::Pad { low, high, .. } => low.iter().chain(high).for_each(f),
         Op::Extern(call) => {

@@ -6,8 +6,8 @@
 //!
 //! This crate knows nothing of machines or of torch: it sees a graph and writes loop nests.
 
-pub mod affine;
-mod analysis;
+mod affine;
+pub mod analysis;
 pub mod arena;
 pub mod assemble;
 mod axes;

@@ -117,9 +117,9 @@ pub enum Def {
     /// Final value of an accumulator or carry whose loop has ended. For `ArgMax`/`ArgMin` the register
     /// is i64 and holds the index, otherwise it has the accumulator's dtype.
     Acc(AccId),
-    /// `carry = op(carry, value)`, and the register is the new value. In the vector loop that owns the carry, lanes follow each other in the order
-    /// of iterations; a carry of a serial loop inside a vector loop belongs to its lane. Stands in the
-    /// body of the owning loop itself, once.
+    /// `carry = op(carry, value)`, and the register is the new value. In the vector loop that owns the
+    /// carry, lanes follow each other in the order of iterations; a carry of a serial loop inside a
+    /// vector loop belongs to its lane. Stands in the body of the owning loop itself, once.
     Scan {
         /// The carry.
         carry: AccId,

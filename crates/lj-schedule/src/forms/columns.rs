@@ -24,8 +24,7 @@ impl Lowering<'_, '_> {
         outer: &[usize],
         inner: &[usize],
     ) -> Result<Lowered, Error> {
-        let order = uses.order(outer, false, self.facts);
-        let outer = uses.merge(&order, &self.group.space, self.facts);
+        let outer = self.outer_axes(uses, outer);
         let order = self.inner_order(uses, inner);
         let mut inner = uses.merge(&order, &self.group.space, self.facts);
         if inner.is_empty() {
@@ -115,8 +114,7 @@ impl Lowering<'_, '_> {
         outer: &[usize],
         inner: &[usize],
     ) -> Result<Lowered, Error> {
-        let order = uses.order(outer, false, self.facts);
-        let outer = uses.merge(&order, &self.group.space, self.facts);
+        let outer = self.outer_axes(uses, outer);
         let inner = self.inner_axes(uses, inner);
         let rows = Expr::product(outer.iter().map(|a| &a.extent));
         let mut em = self.emitter(members);

@@ -245,6 +245,12 @@ impl<'a> Lowering<'a, '_> {
         if positions { inner.to_vec() } else { uses.order(inner, false, self.facts) }
     }
 
+    /// Axes of the dims that are kept, in the order in which memory is walked.
+    fn outer_axes(&self, uses: &mut Uses, outer: &[usize]) -> Vec<Axis> {
+        let order = uses.order(outer, false, self.facts);
+        uses.merge(&order, &self.group.space, self.facts)
+    }
+
     /// Axes of the reduced dims, at least one.
     fn inner_axes(&self, uses: &mut Uses, inner: &[usize]) -> Vec<Axis> {
         let order = self.inner_order(uses, inner);

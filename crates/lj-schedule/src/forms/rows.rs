@@ -32,8 +32,7 @@ impl<'a> Lowering<'a, '_> {
         inner: &[usize],
         vector: bool,
     ) -> Result<FinishedNest, Error> {
-        let order = uses.order(outer, false, self.facts);
-        let outer = uses.merge(&order, &self.group.space, self.facts);
+        let outer = self.outer_axes(uses, outer);
         let inner = self.inner_axes(uses, inner);
         let mut em = self.emitter(members);
         self.hold_others(&mut em, &[&outer, &inner]);
@@ -52,8 +51,7 @@ impl<'a> Lowering<'a, '_> {
         inner: &[usize],
         vector: Option<usize>,
     ) -> Result<FinishedNest, Error> {
-        let order = uses.order(outer, false, self.facts);
-        let mut outer = uses.merge(&order, &self.group.space, self.facts);
+        let mut outer = self.outer_axes(uses, outer);
         let inner = self.inner_axes(uses, inner);
         let at = outer.iter().position(|a| Some(a.dim) == vector).unwrap_or(outer.len() - 1);
         let last = outer.remove(at);

@@ -1,7 +1,7 @@
 //! The forms of scans: one loop walks the row in order and carries the running values. Lanes run
 //! along the row where it is contiguous (a prefix within the vector, then the carry), across rows
-//! where it is not, and very short rows are walked element by element. Few long rows are walked in pieces: first what each piece comes to, then every
-//! piece from what the pieces before it come to.
+//! where it is not, and very short rows are walked element by element. Few long rows are walked in
+//! pieces: first what each piece comes to, then every piece from what the pieces before it come to.
 
 use super::{Lowered, Lowering, Member, decode};
 use crate::axes::{Axis, Uses};
@@ -67,8 +67,7 @@ impl<'a> Lowering<'a, '_> {
         outer: &[usize],
         inner: &[usize],
     ) -> Result<Lowered, Error> {
-        let order = uses.order(outer, false, self.facts);
-        let outer = uses.merge(&order, &self.group.space, self.facts);
+        let outer = self.outer_axes(uses, outer);
         let axis = self.inner_axes(uses, inner).remove(0);
         let chunks = self.facts.simplify(&self.chunks(&axis.extent));
         let per = (&axis.extent + &chunks - Expr::ONE).floordiv(&chunks);
@@ -139,6 +138,7 @@ impl<'a> Lowering<'a, '_> {
         let second = em.finish_nest(Sym::new("p"), extent);
         Ok(Lowered { nests: vec![first, second], partials })
     }
+
     /// Places the dims that are not scanned, and none but those.
     fn start(&self, em: &mut Emitter<'a, '_>, walk: &Walk<'_>, extent: &Expr) {
         self.hold_others(em, &[walk.outer, std::slice::from_ref(walk.axis)]);

@@ -117,6 +117,20 @@ fn divided(cx: &mut Cx<'_>, mut v: ValueId, dims: &[Dim], shape: &[Expr]) -> Low
     Ok(v)
 }
 
+/// The sum of every window of `x`.
+fn summed(cx: &mut Cx<'_>, x: ValueId, dims: &[Dim], shape: &[Expr]) -> Lowered<ValueId> {
+    let zero = cx.constant(Scalar::Int(0), cx.dtype(x));
+    let mut terms = vec![];
+    for taps in choices(&counts(dims)) {
+        let (v, _, condition) = tap(cx, x, dims, &taps, shape)?;
+        terms.push(match condition {
+            Some(c) => cx.pw(PwOp::Where, &[c, v, zero])?,
+            None => v,
+        });
+    }
+    sum_of(cx, &terms)
+}
+
 fn average(cx: &mut Cx<'_>, n: usize) -> Lowered {
     let x = cx.tensor(0, "self")?;
     let ty = cx.result()?.clone();
@@ -126,16 +140,7 @@ fn average(cx: &mut Cx<'_>, n: usize) -> Lowered {
     }
     let dims = dims(&cx.shape(x), &ty.shape, n)?;
     let x = cx.convert(x, dtype);
-    let zero = cx.constant(Scalar::Int(0), dtype);
-    let mut terms = vec![];
-    for taps in choices(&counts(&dims)) {
-        let (v, _, condition) = tap(cx, x, &dims, &taps, &ty.shape)?;
-        terms.push(match condition {
-            Some(c) => cx.pw(PwOp::Where, &[c, v, zero])?,
-            None => v,
-        });
-    }
-    let sum = sum_of(cx, &terms)?;
+    let sum = summed(cx, x, &dims, &ty.shape)?;
     let mean = divided(cx, sum, &dims, &ty.shape)?;
     cx.done(mean)
 }
@@ -150,16 +155,7 @@ fn average_backward(cx: &mut Cx<'_>, n: usize) -> Lowered {
     let back = dims(&out, &ty.shape, n).or_else(|_| reversed(&forward))?;
     let grad = cx.convert(grad, dtype);
     let share = divided(cx, grad, &forward, &out)?;
-    let zero = cx.constant(Scalar::Int(0), dtype);
-    let mut terms = vec![];
-    for taps in choices(&counts(&back)) {
-        let (v, _, condition) = tap(cx, share, &back, &taps, &ty.shape)?;
-        terms.push(match condition {
-            Some(c) => cx.pw(PwOp::Where, &[c, v, zero])?,
-            None => v,
-        });
-    }
-    let sum = sum_of(cx, &terms)?;
+    let sum = summed(cx, share, &back, &ty.shape)?;
     cx.done(sum)
 }
 

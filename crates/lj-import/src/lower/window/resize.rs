@@ -23,13 +23,13 @@ pub(super) const ROWS: &[Row] = &[
     ("aten._upsample_nearest_exact1d_backward.default", |cx| nearest_backward(cx, 1)),
     ("aten._upsample_nearest_exact2d_backward.default", |cx| nearest_backward(cx, 2)),
     ("aten._upsample_nearest_exact3d_backward.default", |cx| nearest_backward(cx, 3)),
-    ("aten.upsample_linear1d.default", |cx| linear(cx, 1)),
-    ("aten.upsample_bilinear2d.default", |cx| linear(cx, 2)),
-    ("aten.upsample_trilinear3d.default", |cx| linear(cx, 3)),
+    ("aten.upsample_linear1d.default", |cx| weighted(cx, 1, linear_neighbours)),
+    ("aten.upsample_bilinear2d.default", |cx| weighted(cx, 2, linear_neighbours)),
+    ("aten.upsample_trilinear3d.default", |cx| weighted(cx, 3, linear_neighbours)),
     ("aten.upsample_linear1d_backward.default", |cx| linear_backward(cx, 1)),
     ("aten.upsample_bilinear2d_backward.default", |cx| linear_backward(cx, 2)),
     ("aten.upsample_trilinear3d_backward.default", |cx| linear_backward(cx, 3)),
-    ("aten.upsample_bicubic2d.default", |cx| cubic(cx)),
+    ("aten.upsample_bicubic2d.default", |cx| weighted(cx, 2, cubic_neighbours)),
 ];
 
 /// One resized dim of the operand.
@@ -357,7 +357,11 @@ fn interpolated(
     sum.map_or_else(|| decline("no neighbours"), Ok)
 }
 
-fn linear(cx: &mut Cx<'_>, n: usize) -> Lowered {
+/// The neighbours of a result along an axis of `rank` dims, with their weights.
+type Near = fn(&mut Cx<'_>, &Axis, usize, DType) -> Lowered<Neighbours>;
+
+/// Weighted sums over the neighbours along the last `n` dims.
+fn weighted(cx: &mut Cx<'_>, n: usize, neighbours: Near) -> Lowered {
     let x = cx.tensor(0, "self")?;
     let ty = cx.result()?.clone();
     let dtype = ty.dtype.compute();
@@ -367,8 +371,7 @@ fn linear(cx: &mut Cx<'_>, n: usize) -> Lowered {
     let corners = cx.bool(2, "align_corners", false)?;
     let axes = axes(cx, &cx.shape(x), &ty.shape, n, 3, corners)?;
     let x = cx.convert(x, dtype);
-    let near =
-        axes.iter().map(|a| linear_neighbours(cx, a, ty.rank(), dtype)).collect::<Lowered<Vec<_>>>()?;
+    let near = axes.iter().map(|a| neighbours(cx, a, ty.rank(), dtype)).collect::<Lowered<Vec<_>>>()?;
     let r = interpolated(cx, x, &axes, &near, &mut vec![], &ty.shape)?;
     let r = if near.iter().all(|l| l.len() == 1) {
         cx.push(Op::Copy, vec![r], TensorType { dtype, ..ty })
@@ -526,19 +529,4 @@ fn cubic_neighbours(cx: &mut Cx<'_>, a: &Axis, rank: usize, dtype: DType) -> Low
         out.push((Place::Index(i), w));
     }
     Ok(out)
-}
-
-fn cubic(cx: &mut Cx<'_>) -> Lowered {
-    let x = cx.tensor(0, "self")?;
-    let ty = cx.result()?.clone();
-    let dtype = ty.dtype.compute();
-    if !dtype.is_float() {
-        return decline("interpolation of integers");
-    }
-    let corners = cx.bool(2, "align_corners", false)?;
-    let axes = axes(cx, &cx.shape(x), &ty.shape, 2, 3, corners)?;
-    let x = cx.convert(x, dtype);
-    let near = axes.iter().map(|a| cubic_neighbours(cx, a, ty.rank(), dtype)).collect::<Lowered<Vec<_>>>()?;
-    let r = interpolated(cx, x, &axes, &near, &mut vec![], &ty.shape)?;
-    cx.done(r)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 
 import torch
 from torch import fx
@@ -22,9 +23,9 @@ def unsound_alias(gm: fx.GraphModule) -> str | None:
     instead of them. An output that is a view of one of them is then rebuilt from the base by the
     steps that led to it from the input: an error, or another part of the memory.
     """
-    inputs = [_storage(node) for node in gm.graph.nodes if node.op == "placeholder"]
-    known = [s for s in inputs if s is not None]
-    shared = {s for s in known if known.count(s) > 1}
+    inputs = (_storage(node) for node in gm.graph.nodes if node.op == "placeholder")
+    count = Counter(s for s in inputs if s is not None)
+    shared = {s for s, n in count.items() if n > 1}
     if not shared or not any(_changes(node) for node in gm.graph.nodes):
         return None
     results = gm.graph.output_node().all_input_nodes

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from . import stats
 from .aliasing import unsound_alias
 from .compiler import CompileError, compile_graph, run_uncompiled
+from .decompositions import table
 from .options import Options, check_mode
 from .whole import kept_whole
 
@@ -43,8 +44,6 @@ def ljcompile(
 
     """
     check_mode(mode)
-    from .decompositions import table
-
     parsed = Options.parse(options)
     _note_break(gm)
     reason = unsound_alias(gm)

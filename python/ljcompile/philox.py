@@ -113,16 +113,12 @@ def _ours(device: Any, layout: Any = None) -> bool:
     return torch.device(device or "cpu").type == "cpu" and layout in (None, torch.strided)
 
 
-def _float(dtype: torch.dtype | None) -> torch.dtype:
-    return torch.get_default_dtype() if dtype is None else dtype
-
-
 def _sized(draw: Callable[..., Tensor], leading: int) -> Callable[..., Any]:
     """The decomposition of an operator that takes `leading` arguments and a size."""
 
     def run(*args, dtype=None, layout=None, device=None, pin_memory=None):
         *numbers, size = args
-        default = torch.int64 if leading else _float(None)
+        default = torch.int64 if leading else torch.get_default_dtype()
         dtype = default if dtype is None else dtype
         # A single number is a seed, ours among them.
         if not _ours(device, layout) or pin_memory or not size or not _drawable(draw, dtype):

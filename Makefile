@@ -24,7 +24,7 @@ ZOO ?= ../shared/zoo
 OPINFO_ARGS ?=
 ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
-.PHONY: help setup build demo test test-rust test-python test-python-28 lint fmt \
+.PHONY: help setup build demo test test-rust test-properties test-python test-python-28 lint fmt \
 	report-coverage test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
 	test-stress test-cases test-zoo bench bench-first \
 	wheel test-wheel print-python print-python-28 clean
@@ -48,10 +48,16 @@ demo: setup ## Set up, then train a small Llama eagerly and with ljcompile, side
 
 test: setup test-rust test-python-28 test-python ## Run the whole test suite
 
+# One seed: a random one belongs to `test-properties`, not to everybody's change.
+test-rust: export PROPTEST_RNG_SEED ?= 1
 test-rust:
 	@if command -v cargo-nextest >/dev/null; then \
 		cargo nextest run --workspace --locked && cargo test --workspace --locked --doc -q; \
 	else cargo test --workspace --locked -q; fi
+
+test-properties: ## The property tests with many random cases (PROPTEST_CASES, default 100000)
+	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --release --locked -q -p lj-ir --test '*_properties'
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} cargo test --release --locked -q -p lj-rewrite --test random
 
 # Device tests and the like are chosen inside pytest; the older torch runs the suite's core.
 test-python:

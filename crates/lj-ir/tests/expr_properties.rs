@@ -1,5 +1,8 @@
 //! Symbolic expressions against arithmetic on numbers.
 
+mod common;
+
+use common::config;
 use lj_ir::expr::{floor_div, floor_mod};
 use lj_ir::text::parse_expr;
 use lj_ir::{Expr, Facts, Sym, SymInfo};
@@ -108,7 +111,7 @@ fn eval(e: &Expr, values: &[i64; 3]) -> Option<i64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(1000))]
 
     #[test]
     fn constructors_keep_the_value(t in tree(), values in prop::array::uniform3(-7i64..=7)) {
@@ -220,4 +223,14 @@ fn canonical_forms() {
     same("mod(mod(n, 12), 4)", "mod(n, 4)");
     same("min(n, n + 1)", "n");
     same("max(a, b)", "max(b, a)");
+}
+
+/// What is left after a common factor went may split again; both orders of work end at one form.
+#[test]
+fn a_cancelled_factor_lets_the_rest_split() {
+    let a = Expr::sym("a");
+    let (x, d) = (&a + &(&a * &a), &a * &Expr::int(-2));
+    for e in [x.floordiv(&d), x.modulo(&d)] {
+        assert_eq!(parse_expr(&e.to_string()), Ok(e));
+    }
 }

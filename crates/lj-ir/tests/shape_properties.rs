@@ -1,5 +1,8 @@
 //! Shape questions against enumeration of indices.
 
+mod common;
+
+use common::config;
 use lj_ir::shape::{broadcast, contiguous_strides, is_contiguous, refine, view_strides};
 use lj_ir::{Expr, Facts};
 use proptest::prelude::*;
@@ -83,7 +86,7 @@ fn numbers(list: &[Expr]) -> Vec<i64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(2000))]
 
     #[test]
     fn views_exist_exactly_when_strides_do((shape, strides) in layout(), picks in prop::collection::vec(0usize..6, 0..4)) {

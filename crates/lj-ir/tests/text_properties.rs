@@ -1,5 +1,8 @@
 //! Printing then parsing gives back the graph, for graphs of anything.
 
+mod common;
+
+use common::config;
 use lj_ir::text::{parse, print};
 use lj_ir::*;
 use proptest::prelude::*;
@@ -196,7 +199,7 @@ fn swap_values(g: &mut Graph, a: ValueId, b: ValueId) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(500))]
 
     #[test]
     fn graphs_read_back(g in graph()) {

@@ -3,6 +3,10 @@
 use super::{Atom, Expr, Term};
 
 impl Term {
+    fn is_one(&self) -> bool {
+        self.factors.is_empty() && self.coef == 1
+    }
+
     /// `self / d` if it is exact.
     fn div_exact(&self, d: &Term) -> Option<Term> {
         if self.coef.checked_rem(d.coef)? != 0 {
@@ -78,7 +82,11 @@ impl Expr {
             return q;
         }
         let (quotient, rest) = self.split_by(d);
-        let (_, rest, d) = rest.cancel(d);
+        let (factor, rest, d) = rest.cancel(d);
+        if !factor.is_one() {
+            // What is left may split again: (a² + a) / -2a = (a + 1) / -2.
+            return &quotient + &rest.floordiv(&d);
+        }
         let fraction = match (rest.as_int(), d.as_int()) {
             (Some(a), Some(b)) => Expr::int(floor_div(a, b)),
             _ => rest.floordiv_reduced(&d),
@@ -108,18 +116,20 @@ impl Expr {
         }
         let (_, rest) = self.split_by(d);
         let (factor, rest, d) = rest.cancel(d);
+        if !factor.is_one() {
+            return &Expr::from_terms([factor]) * &rest.modulo(&d);
+        }
         // (x mod k·d) mod d = x mod d
         if let Some(Atom::Mod(x, m)) = rest.as_atom()
             && m.div_exact(&d).is_some()
         {
-            return &Expr::from_terms([factor]) * &x.modulo(&d);
+            return x.modulo(&d);
         }
-        let remainder = match (rest.as_int(), d.as_int()) {
+        match (rest.as_int(), d.as_int()) {
             (_, Some(1 | -1)) | (Some(0), _) => Expr::ZERO,
             (Some(a), Some(b)) => Expr::int(floor_mod(a, b)),
             _ => Expr::from_atom(Atom::Mod(rest, d)),
-        };
-        &Expr::from_terms([factor]) * &remainder
+        }
     }
 
     /// `(q, r)` with `self = q·d + r`: `q` has the terms that `d` divides and the whole part of the
@@ -148,7 +158,7 @@ impl Expr {
         let (a, b) = (self.terms(), d.terms());
         let common = a.iter().chain(&b).cloned().reduce(|x, y| x.gcd(&y));
         let f = common.unwrap_or(Term { factors: vec![], coef: 1 });
-        if f.factors.is_empty() && f.coef == 1 {
+        if f.is_one() {
             return (f, self.clone(), d.clone());
         }
         let divide = |e: Vec<Term>| Expr::from_terms(e.iter().filter_map(|t| t.div_exact(&f)));

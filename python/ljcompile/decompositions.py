@@ -19,7 +19,7 @@ import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._prims_common import suggest_memory_format
 
-from . import philox
+from . import philox, search
 
 aten = torch.ops.aten
 
@@ -69,7 +69,7 @@ _euclidean_dist
 _to_copy index_select lerp
 empty_like new_empty
 diag_embed block_diag
-isin linalg_cross
+linalg_cross
 mvlgamma
 split_with_sizes_copy split unsafe_split unsafe_split_with_sizes
 stack unbind
@@ -289,6 +289,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "copysign.Tensor": _in_one_layout(aten.copysign.Tensor),
     "div.Tensor_mode": _in_one_layout(aten.div.Tensor_mode),
     "soft_margin_loss_backward.default": _soft_margin_loss_backward,
+    **search.table(),
     **{
         name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
         for name in ("unique_consecutive.default", "unique_dim.default")

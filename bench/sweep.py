@@ -1,4 +1,4 @@
-"""Time per token over 32 sequence lengths × 4 batch sizes, one dynamic compile: ``make bench-sweep``.
+"""Time per token over 32 lengths × 4 batch sizes, one dynamic compile: ``make bench-sweep``.
 
 A kernel whose inner length is no multiple of the vector width has a masked tail. For every length
 this prints the time per token, forward and backward, as a ratio to the nearest multiples of 16

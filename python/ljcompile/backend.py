@@ -19,6 +19,7 @@ from . import stats
 from .aliasing import unsound_alias
 from .compiler import CompileError, compile_graph, run_uncompiled
 from .decompositions import table
+from .lean import Training
 from .options import Options, check_mode
 from .whole import kept_whole
 
@@ -50,7 +51,8 @@ def ljcompile(
     if reason is not None:
         return run_uncompiled(gm, "captured", reason)
     start = time.perf_counter()
-    compiler = functools.partial(_compile, parsed)
+    training = Training(example_inputs)
+    compiler = functools.partial(_compile, parsed, training)
     backend = aot_autograd(
         fw_compiler=functools.partial(compiler, "forward"),
         bw_compiler=functools.partial(compiler, "backward"),
@@ -59,9 +61,8 @@ def ljcompile(
         decompositions=table(parsed.fallback_random),
         keep_inference_input_mutations=True,
     )
-    # Donated buffers would forbid `backward(retain_graph=True)`, which eager allows. Effect tokens
-    # are to stay inside the graph: the compiler keeps effects in order by itself.
-    config = functorch_config.patch(donated_buffer=False, unlift_effect_tokens=True)
+    # Effect tokens stay inside the graph: the compiler keeps effects in order by itself.
+    config = functorch_config.patch(unlift_effect_tokens=True)
     with config, kept_whole():
         try:
             compiled = backend(gm, example_inputs)
@@ -75,7 +76,7 @@ def ljcompile(
             words = str(error).strip().partition("\n")[0]
             return run_uncompiled(gm, "captured", f"AOTAutograd: {type(error).__name__}: {words}")
     stats.backend_seconds.append(time.perf_counter() - start)
-    return compiled
+    return training.through(compiled)
 
 
 def reset() -> None:
@@ -90,15 +91,24 @@ ljcompile.reset = reset  # type: ignore[attr-defined]
 
 
 def _compile(
-    options: Options, name: str, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    options: Options,
+    training: Training,
+    name: str,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
 ) -> Callable[[list[Any]], Any]:
     if name != "backward":
-        return compile_graph(gm, example_inputs, name, options)
+        plan = compile_graph(gm, example_inputs, name, options)
+        if name == "forward":
+            training.forward(gm, plan)
+        return plan
     # The backward is compiled at its first call, outside Dynamo's own lock.
     from torch._dynamo.convert_frame import compile_lock
 
     with compile_lock:
-        return compile_graph(gm, example_inputs, name, options)
+        plan = compile_graph(gm, example_inputs, name, options)
+    training.backward(gm, plan)
+    return plan
 
 
 def _partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:

@@ -94,6 +94,7 @@ impl Builder<'_> {
                 shape: self.table.list(&b.ty.shape)?,
                 strides: self.table.list(&b.ty.strides)?,
                 late: self.table.ready(elems) > 0,
+                passed_on: self.passed_on(self.buffers.len()),
                 first: b.first,
                 last: b.last,
             });
@@ -115,7 +116,6 @@ impl Builder<'_> {
 
     fn window(&mut self, r: &TensorRef) -> Result<Window> {
         let buf = self.buf(r.buf)?;
-        let b = &self.program.buffers[buf];
         if r.shape.len() != r.strides.len() {
             return Err(invalid("a window with more extents than strides"));
         }
@@ -124,11 +124,43 @@ impl Builder<'_> {
             offset: self.table.one(&r.offset)?,
             shape: self.table.list(&r.shape)?,
             strides: self.table.list(&r.strides)?,
-            whole: b.kind != BufferKind::Arena
+            whole: self.whole(r),
+        })
+    }
+
+    /// Whether a window is its buffer's own tensor.
+    fn whole(&self, r: &TensorRef) -> bool {
+        self.program.buffers.get(r.buf.0 as usize).is_some_and(|b| {
+            b.kind != BufferKind::Arena
                 && r.offset.is(0)
                 && r.shape == b.ty.shape
-                && r.strides == b.ty.strides,
+                && r.strides == b.ty.strides
         })
+    }
+
+    /// Whether the plan only hands buffer `b` on, as the tensor that it is, to ATen or to the caller.
+    fn passed_on(&self, b: usize) -> bool {
+        let p = self.program;
+        let input = match p.buffers[b].kind {
+            BufferKind::Extern => None,
+            BufferKind::Input(n) => Some(n),
+            BufferKind::Arena | BufferKind::Fresh => return false,
+        };
+        let is = |r: &TensorRef| r.buf.0 as usize == b;
+        let as_it_is = |s: &Step| match s {
+            Step::Kernel { args, .. } => args.iter().all(|a| a.0.0 as usize != b),
+            Step::Matmul { out, a, b, bias, .. } => ![out, a, b].into_iter().chain(bias).any(is),
+            Step::Extern { inputs, .. } => {
+                inputs.iter().all(|o| !matches!(o, Operand::Tensor(r) if is(r) && !self.whole(r)))
+            }
+        };
+        // A size of an argument may be a symbol; an output that is an argument has the sizes of the plan.
+        let measured = |source: &SymSource| matches!(source, SymSource::Size(n, _) | SymSource::Stride(n, _) if Some(*n) == input);
+        p.steps.iter().all(as_it_is)
+            && !p.syms.iter().any(|(_, source)| measured(source))
+            && p.outputs
+                .iter()
+                .all(|o| !matches!(o, Output::Tensor(r) if is(r) && (input.is_some() || !self.whole(r))))
     }
 
     fn step(&mut self, i: usize) -> Result<PlanStep> {

@@ -180,12 +180,16 @@ impl Call<'_> {
                     let (shape, strides) = (shape.of(&self.values), strides.of(&self.values));
                     let expected = || describe(dtype.name(), &device.to_string(), shape, strides);
                     let on = self.torch.device(*device).0;
-                    if t.dtype_code()? != dtype.torch_code() || t.sizes()? != shape || t.device_type()? != on
+                    let sizes = t.sizes()? == shape;
+                    let passed_on = buf.is_some_and(|b| self.plan.buffers[b].passed_on);
+                    if t.dtype_code()? != dtype.torch_code()
+                        || !(sizes || passed_on)
+                        || t.device_type()? != on
                     {
                         return Err(unexpected(n, &expected(), &InputValue::Tensor(t)));
                     }
                     let Some(buf) = *buf else { continue };
-                    let t = if same_strides(shape, t.strides()?, strides) {
+                    let t = if !sizes || same_strides(shape, t.strides()?, strides) {
                         t
                     } else if *exact {
                         return Err(unexpected(n, &expected(), &InputValue::Tensor(t)));
@@ -484,15 +488,18 @@ impl Call<'_> {
                 (PlanResult::Tensor(b), ExternValue::Tensor(t)) => {
                     let buf = &plan.buffers[*b];
                     let (shape, strides) = (buf.shape.of(&self.values), buf.strides.of(&self.values));
+                    let sizes = t.is_defined() && t.sizes()? == shape;
                     let right = t.is_defined()
                         && t.dtype_code()? == buf.dtype.torch_code()
-                        && t.sizes()? == shape
+                        && (sizes || buf.passed_on)
                         && t.device_type()? == self.torch.device(buf.device).0;
                     if !right {
                         let expected = describe(buf.dtype.name(), &buf.device.to_string(), shape, strides);
                         return Err(wrong(n, expected, t.describe()));
                     }
-                    let t = if !same_strides(shape, t.strides()?, strides) || self.is_ours(buf, &t)? {
+                    let t = if !sizes {
+                        if self.is_ours(buf, &t)? { t.deep_clone()? } else { t }
+                    } else if !same_strides(shape, t.strides()?, strides) || self.is_ours(buf, &t)? {
                         restride(&t, strides, buf.dtype, buf.device)?
                     } else {
                         t

@@ -107,6 +107,9 @@ pub(crate) struct Buf {
     pub strides: Span,
     /// Whether its size is known only after some step.
     pub late: bool,
+    /// Whether the plan only hands it on, as the tensor that it is: then nothing relies on its sizes,
+    /// and those that the operator gives it stand even where torch's shape function says otherwise.
+    pub passed_on: bool,
     /// First and last step that needs it.
     pub first: u32,
     pub last: u32,

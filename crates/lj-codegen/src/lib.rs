@@ -17,6 +17,7 @@
 mod acc;
 mod check;
 mod convert;
+pub mod gemm;
 mod index;
 mod ir;
 mod loops;

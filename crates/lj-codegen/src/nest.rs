@@ -99,14 +99,7 @@ pub(crate) struct Gen<'a, 'c> {
 /// Emits `nest` as the function `symbol`.
 pub(crate) fn emit(ir: &Ir<'_>, nest: &LoopNest, target: &Target, symbol: &str) -> Result<(), Error> {
     let (p, i) = (ir.ty(K::Ptr, 0), ir.ty(K::I64, 0));
-    let attributes = [
-        ("nounwind", ""),
-        ("target-cpu", target.cpu.as_str()),
-        ("target-features", target.features.as_str()),
-        ("min-legal-vector-width", if target.avx512() { "512" } else { "256" }),
-        ("prefer-vector-width", if target.avx512() { "512" } else { "256" }),
-    ];
-    let args = ir.function(symbol, &[p, p, p, i, i, p], &attributes);
+    let args = ir.function(symbol, &[p, p, p, i, i, p], &target.attributes());
     ir.at_end(ir.block("entry"));
     let params = (0..nest.params.len())
         .map(|n| ir.load(p, ir.gep(p, args[0], ir.int(K::I64, 0, n as i64)), 8))

@@ -41,7 +41,8 @@ impl Target {
         t
     }
 
-    fn has(&self, feature: &str) -> bool {
+    /// Whether LLVM's feature `feature` is on.
+    pub fn has(&self, feature: &str) -> bool {
         self.features.split(',').any(|f| f.strip_prefix('+') == Some(feature))
     }
 
@@ -53,6 +54,18 @@ impl Target {
     /// Whether 256-bit integer vectors exist.
     pub(crate) fn avx2(&self) -> bool {
         self.has("avx2")
+    }
+
+    /// Attributes of every function.
+    pub(crate) fn attributes(&self) -> [(&str, &str); 5] {
+        let width = if self.avx512() { "512" } else { "256" };
+        [
+            ("nounwind", ""),
+            ("target-cpu", self.cpu.as_str()),
+            ("target-features", self.features.as_str()),
+            ("min-legal-vector-width", width),
+            ("prefer-vector-width", width),
+        ]
     }
 
     /// LLVM's target machine.

@@ -7,6 +7,7 @@
 //! * [`torch`] – torch's functions, found in the libraries the process has loaded, and tensors;
 //! * [`link`] – the ELF loader;
 //! * [`parallel`] – loops on torch's thread pool;
+//! * [`gemm`] – matrix products by our own kernels;
 //! * [`memory`] – arenas kept between calls;
 //! * [`fence`] – guard pages around the buffers of kernels, for tests;
 //! * [`cache`] – the store of compiled programs on disk.
@@ -16,6 +17,7 @@ pub mod cache;
 pub mod error;
 mod exec;
 pub mod fence;
+pub mod gemm;
 pub mod link;
 pub mod memory;
 mod native;

@@ -17,6 +17,7 @@ mod emit;
 mod error;
 mod forms;
 pub mod fuse;
+pub mod gemm;
 mod in_place;
 pub mod items;
 mod late;

@@ -103,7 +103,19 @@ def _settings(options: Options) -> str:
     settings = dataclasses.asdict(options)
     del settings["fallback_random"]  # known from the graph
     settings["torch"] = torch.__version__
+    settings["f32_exact"] = _f32_exact()
     return json.dumps(settings, default=str)
+
+
+def _f32_exact() -> bool:
+    """Whether eager multiplies matrices of float32 in float32.
+
+    Otherwise it may round operands to bfloat16 or TF32, which is the user's wish: ATen's then.
+    """
+    if torch.get_float32_matmul_precision() != "highest":
+        return False
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    return getattr(matmul, "fp32_precision", "none") in ("none", "ieee")
 
 
 def _tracing() -> bool:

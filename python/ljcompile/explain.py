@@ -66,7 +66,11 @@ class Report:
         lines = [f"graphs: {len(self.graphs)}, breaks: {sum(b.count for b in self.breaks)}"]
         lines += [f"ops: {self.ops}, kernels: {self.kernels}"]
         for i, g in enumerate(self.graphs):
-            how = f"eager: {g.eager}" if g.eager else f"{g.kernels} kernels, {g.matmuls} matmuls"
+            how = (
+                f"eager: {g.eager}"
+                if g.eager
+                else f"{g.kernels} kernels, {g.matmuls} matmuls ({g.own_matmuls} own)"
+            )
             lines.append(f"  graph {i} ({g.name}): {g.ops} ops, {how}, cache {g.cache}")
             lines += [f"    stage {f['stage']} failed: {f['message']}" for f in g.faults]
         if self.breaks:
@@ -74,11 +78,23 @@ class Report:
             lines += [
                 f"  {b.count} x {b.line or 'unknown line'}\n    {b.reason}" for b in self.breaks
             ]
+        products = [p for g in self.graphs for p in g.products]
+        if products:
+            lines.append(f"matrix products: {sum(p['count'] for p in products)}")
+            lines += [f"  {_product(p)}" for p in products]
         lines.append(f"ATen fallbacks: {sum(f['count'] for f in self.fallbacks)}")
         lines += [f"  {f['count']} x {f['target']}: {f['reason']}" for f in self.fallbacks]
         lines.append("compile seconds:")
         lines += [f"  {stage:<10} {seconds:8.3f}" for stage, seconds in self.seconds.items()]
         return "\n".join(lines)
+
+
+def _product(p: dict[str, Any]) -> str:
+    """One line about matrix products of one kind."""
+    times = ""
+    if p["own_ns"] or p["aten_ns"]:
+        times = f": own {p['own_ns'] / 1e3:.1f} us, aten {p['aten_ns'] / 1e3:.1f} us"
+    return f"{p['count']} x {p['what']} by {p['by']} ({p['reason']}{times})"
 
 
 def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Report]:

@@ -15,6 +15,10 @@ from typing import Any
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
+#: Values of the option ``gemm``.
+GEMM = ("auto", "own", "aten")
+
+
 def _flag(name: str, default: bool) -> bool:
     return os.environ.get(name, str(int(default))).lower() not in ("", "0", "false", "no", "off")
 
@@ -46,6 +50,14 @@ class Options:
     """Allow rewrite rules that may change the last bits of a result."""
     node_limit: int = 20_000
     """Size at which the e-graph of the rewrite stage stops growing."""
+    gemm: str = field(default_factory=lambda: os.environ.get("LJCOMPILE_GEMM") or "auto")
+    """Who makes matrix products: ``auto`` (whoever is faster), ``own`` kernels wherever there are
+    some, or ``aten``; ``LJCOMPILE_GEMM``."""
+    gemm_budget_ms: int = field(
+        default_factory=lambda: int(os.environ.get("LJCOMPILE_GEMM_BUDGET_MS") or 80)
+    )
+    """Milliseconds that compiling one graph may spend on timing them; then a cost model decides.
+    ``LJCOMPILE_GEMM_BUDGET_MS``."""
     fence: str | None = field(default_factory=lambda: os.environ.get("LJCOMPILE_FENCE") or None)
     """Debugging: run kernels between guard pages ``before`` or ``after`` every buffer; slow."""
     compile_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, 8))
@@ -75,6 +87,8 @@ class Options:
         if parsed.fence not in (None, "before", "after"):
             found = repr(parsed.fence)
             raise ValueError(f"ljcompile: option 'fence' must be before or after, not {found}")
+        if parsed.gemm not in GEMM:
+            raise ValueError(unknown("value of option 'gemm':", parsed.gemm, GEMM))
         return parsed
 
 

@@ -25,7 +25,12 @@ class Record:
     distinct_kernels: int = 0
     """Kernels of our own that were generated for them."""
     matmuls: int = 0
-    """Matrix products by ATen into the plan's memory."""
+    """Matrix products into the plan's memory."""
+    own_matmuls: int = 0
+    """Those of them that our own kernels make."""
+    products: list[dict[str, Any]] = field(default_factory=list)
+    """They by kind: ``what``, ``count``, ``by`` (``own`` or ``aten``), ``reason`` (``timed``,
+    ``model``, ``option``, ``no kernels``), ``own_ns`` and ``aten_ns`` (0 if unknown)."""
     fallbacks: list[dict[str, Any]] = field(default_factory=list)
     """Operators that ATen runs: ``target``, ``reason``, ``count``; ``bytes`` of operands and
     results; ``library`` for matrix products, convolutions and attention."""

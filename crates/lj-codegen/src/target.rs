@@ -41,7 +41,7 @@ impl Target {
         t
     }
 
-    /// Whether LLVM's feature `feature` is on.
+    /// Whether the target has LLVM's feature `feature`.
     pub fn has(&self, feature: &str) -> bool {
         self.features.split(',').any(|f| f.strip_prefix('+') == Some(feature))
     }

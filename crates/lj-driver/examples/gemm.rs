@@ -68,16 +68,16 @@ fn main() {
     }
     for (name, p) in &list {
         let Some(k) = kernels.get(name.as_str()) else { continue };
-        let cold = if p.m.min(p.n) <= 32 && p.m.max(p.n) * p.k > 1 << 20 { 96 << 20 } else { 0 };
-        let mut b = Bench::new(k, p, cold).expect("memory");
+        let cold = p.m.min(p.n) <= 32 && p.m.max(p.n) * p.k > 1 << 18;
+        let b = Bench::new(k, p, cold).expect("memory");
         let flops = 2.0 * (p.batch * p.m * p.n * p.k) as f64;
         let reps = (3e9 / flops).clamp(10.0, 300.0) as usize;
         let (mut own, mut aten) = (vec![], vec![]);
-        b.own().expect("own");
-        b.aten().expect("aten");
+        b.own(1).expect("own");
+        b.aten(1).expect("aten");
         for _ in 0..reps {
-            own.push(b.own().expect("own"));
-            aten.push(b.aten().expect("aten"));
+            own.push(b.own(1).expect("own"));
+            aten.push(b.aten(1).expect("aten"));
         }
         own.sort_by(f64::total_cmp);
         aten.sort_by(f64::total_cmp);

@@ -4,6 +4,7 @@ use crate::CompileOptions;
 use lj_import::fx::FxGraph;
 use lj_runtime::KernelObject;
 use lj_runtime::cache::{Cache, digest};
+use lj_schedule::gemm::Tile;
 use lj_schedule::program::Program;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,12 +12,15 @@ use std::collections::BTreeMap;
 /// Entries beyond this total are dropped, least recently used first.
 const MAX_BYTES: u64 = 2 << 30;
 
+/// What [`KernelObject`] says of its bytes.
+type Contents = (Vec<(u32, String)>, Option<Tile>);
+
 /// The part of an entry that is JSON; the objects follow it byte for byte.
 #[derive(Serialize, Deserialize)]
 struct Head {
     program: Program,
-    /// Length and kernels of each object.
-    objects: Vec<(usize, Vec<(u32, String)>)>,
+    /// Length of each object and what is in it.
+    objects: Vec<(usize, Contents)>,
 }
 
 /// The cache as the options place it. Entries of another build, LLVM or machine are misses.
@@ -44,13 +48,13 @@ pub fn key(fx: &FxGraph, options: &CompileOptions, threads: usize) -> String {
 }
 
 /// Changes whenever the compiler does, also between versions.
-const BUILD: &str = env!("LJ_BUILD_ID");
+pub const BUILD: &str = env!("LJ_BUILD_ID");
 
 /// Packs an entry. `None` if the program has no text form.
 pub fn pack(program: &Program, objects: &[KernelObject]) -> Option<Vec<u8>> {
     let head = Head {
         program: program.clone(),
-        objects: objects.iter().map(|o| (o.bytes.len(), o.kernels.clone())).collect(),
+        objects: objects.iter().map(|o| (o.bytes.len(), (o.kernels.clone(), o.tile))).collect(),
     };
     let head = serde_json::to_vec(&head).ok()?;
     let mut out = (head.len() as u64).to_le_bytes().to_vec();
@@ -67,9 +71,9 @@ pub fn unpack(bytes: &[u8], fx: &FxGraph) -> Option<(Program, Vec<KernelObject>)
     let (head, mut rest) = rest.split_at_checked(u64::from_le_bytes(*len) as usize)?;
     let mut head: Head = serde_json::from_slice(head).ok()?;
     let mut objects = vec![];
-    for (len, kernels) in head.objects {
+    for (len, (kernels, tile)) in head.objects {
         let (bytes, tail) = rest.split_at_checked(len)?;
-        objects.push(KernelObject { bytes: bytes.to_vec(), kernels });
+        objects.push(KernelObject { bytes: bytes.to_vec(), kernels, tile });
         rest = tail;
     }
     let lines: BTreeMap<&str, &Option<String>> =
@@ -83,6 +87,7 @@ pub fn unpack(bytes: &[u8], fx: &FxGraph) -> Option<(Program, Vec<KernelObject>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lj_ir::DType;
 
     #[test]
     fn entries_round_trip_and_take_lines_from_the_graph() {
@@ -92,8 +97,8 @@ mod tests {
             ..Program::default()
         };
         let objects = vec![
-            KernelObject { bytes: vec![1, 2, 3], kernels: vec![(0, "lj_0_add".into())] },
-            KernelObject { bytes: vec![4], kernels: vec![] },
+            KernelObject { bytes: vec![1, 2, 3], kernels: vec![(0, "lj_0_add".into())], tile: None },
+            KernelObject { bytes: vec![4], kernels: vec![], tile: Tile::new(DType::F32, 8) },
         ];
         let bytes = pack(&program, &objects).unwrap();
         let mut fx = FxGraph::default();

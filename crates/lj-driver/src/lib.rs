@@ -8,6 +8,7 @@
 
 mod artifacts;
 mod entry;
+mod gemm;
 mod guard;
 mod options;
 mod pipeline;

@@ -25,6 +25,12 @@ pub struct CompileOptions {
     pub rounding: bool,
     /// Size limit of the e-graph.
     pub node_limit: usize,
+    /// Who makes matrix products: `auto`, `own`, `aten`.
+    pub gemm: String,
+    /// Milliseconds a graph's compilation may spend on timing them.
+    pub gemm_budget_ms: u64,
+    /// Whether products of `f32` must have `f32`'s precision; ATen may round operands otherwise.
+    pub f32_exact: bool,
     /// Threads that generate code.
     pub compile_threads: usize,
     /// Debugging: kernels work between guard pages, `before` or `after` each buffer.
@@ -42,8 +48,8 @@ impl CompileOptions {
     /// The part of the options that results depend on, as text for the cache key.
     pub fn key(&self) -> String {
         format!(
-            "rewrite={} rounding={} node_limit={} torch={}",
-            self.rewrite, self.rounding, self.node_limit, self.torch
+            "rewrite={} rounding={} node_limit={} gemm={} f32_exact={} torch={}",
+            self.rewrite, self.rounding, self.node_limit, self.gemm, self.f32_exact, self.torch
         )
     }
 }

@@ -1,6 +1,7 @@
 //! The stages in order, each guarded, timed, verified and dumped.
 
 use crate::artifacts::{self, Artifacts};
+use crate::gemm::Chooser;
 use crate::guard::guard;
 use crate::{CompileOptions, Compiled, Error, Fault, Observer, Report, Request, entry};
 use lj_dump::Stage;
@@ -155,7 +156,9 @@ impl<'a> Pipeline<'a> {
     /// Schedule and code generation.
     fn generate(&mut self, graph: &Graph, target: &lj_codegen::Target) -> Result<Code, Error> {
         let config = lj_schedule::Config { threads: self.threads };
-        let program = self.stage("schedule", |_| lj_schedule::schedule(graph, &config))?;
+        let chooser = Chooser::new(self.options, target, self.threads);
+        let program = self.stage("schedule", |_| lj_schedule::schedule_with(graph, &config, &chooser))?;
+        self.report.split("schedule", "gemm", chooser.seconds());
         let text = self.artifacts.wanted();
         let compiled = self.stage("codegen", |p| {
             lj_codegen::compile_parallel(&program.nests, target, p.options.compile_threads, text)
@@ -173,8 +176,9 @@ impl<'a> Pipeline<'a> {
             }
             let kernels: Vec<(u32, String)> = (first..).zip(c.symbols).collect();
             first += kernels.len() as u32;
-            objects.push(KernelObject { bytes: c.object, kernels });
+            objects.push(KernelObject { bytes: c.object, kernels, tile: None });
         }
+        objects.extend(chooser.objects(&program));
         Ok((program, objects))
     }
 

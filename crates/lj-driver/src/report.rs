@@ -25,6 +25,23 @@ pub struct Fallback {
     pub line: Option<String>,
 }
 
+/// Matrix products of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Product {
+    /// Dtype and sizes as traced; `T` marks an operand that lies in memory by columns.
+    pub what: String,
+    /// How many.
+    pub count: u64,
+    /// `own` or `aten`.
+    pub by: String,
+    /// `timed`, `model`, `option`, `no kernels`.
+    pub reason: String,
+    /// Nanoseconds by our kernels, measured or estimated; 0 if unknown.
+    pub own_ns: u64,
+    /// The same by ATen.
+    pub aten_ns: u64,
+}
+
 /// A stage that failed and was done without.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
@@ -49,8 +66,12 @@ pub struct Report {
     pub kernel_bytes: u64,
     /// Kernels generated for them.
     pub distinct_kernels: usize,
-    /// Matrix products by ATen into the plan's memory.
+    /// Matrix products into the plan's memory.
     pub matmuls: usize,
+    /// Those of them that our own kernels make.
+    pub own_matmuls: usize,
+    /// They by kind, in the order in which they first occur.
+    pub products: Vec<Product>,
     /// What ATen runs otherwise, sorted by target and reason.
     pub fallbacks: Vec<Fallback>,
     /// Seconds by stage, in the order they ran.
@@ -107,7 +128,26 @@ impl Report {
                     let passes = nest.params.iter().map(|p| u64::from(p.read) + u64::from(p.written));
                     self.kernel_bytes += args.iter().zip(passes).map(|((b, _), n)| n * whole(b)).sum::<u64>();
                 }
-                Step::Matmul { .. } => self.matmuls += 1,
+                Step::Matmul { gemm, out, .. } => {
+                    self.matmuls += 1;
+                    self.own_matmuls += usize::from(gemm.choice.own);
+                    let dtype = program.buffers.get(out.buf.0 as usize).map(|b| b.dtype);
+                    let what = gemm.problem.as_ref().map(ToString::to_string);
+                    let what = what.or_else(|| dtype.map(|d| d.to_string())).unwrap_or_default();
+                    let c = gemm.choice;
+                    let by = if c.own { "own" } else { "aten" };
+                    match self.products.iter_mut().find(|p| p.what == what && p.by == by) {
+                        Some(p) => p.count += 1,
+                        None => self.products.push(Product {
+                            what,
+                            count: 1,
+                            by: by.into(),
+                            reason: c.reason.to_string(),
+                            own_ns: c.own_ns,
+                            aten_ns: c.aten_ns,
+                        }),
+                    }
+                }
                 Step::Extern { call, prov, inputs, outputs } => {
                     let f = fallbacks.entry((&call.target, &call.reason)).or_insert_with(|| Fallback {
                         target: call.target.clone(),
@@ -134,6 +174,14 @@ impl Report {
         }
         self.distinct_kernels = program.nests.len();
         self.fallbacks = fallbacks.into_values().collect();
+    }
+
+    /// Counts `seconds` of stage `from` as stage `to`.
+    pub fn split(&mut self, from: &str, to: &str, seconds: f64) {
+        if seconds > 0.0 {
+            self.time(from, -seconds);
+            self.time(to, seconds);
+        }
     }
 
     /// Adds `seconds` to the time of a stage.

@@ -15,7 +15,7 @@
 
 mod meta;
 
-pub use meta::{Counts, Fallback, Meta, StageTime};
+pub use meta::{Counts, Fallback, Meta, Product, StageTime};
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -22,6 +22,8 @@ pub struct Meta {
     pub counts: Counts,
     /// Operators that ATen or Python runs for want of a lowering.
     pub fallbacks: Vec<Fallback>,
+    /// Matrix products, and who makes them.
+    pub products: Vec<Product>,
     /// How often each rewrite rule fired.
     pub rules: BTreeMap<String, u64>,
     /// Size of the arena in bytes for the traced sizes.
@@ -52,6 +54,24 @@ pub struct Counts {
     pub matmuls: u64,
     /// Steps of the plan in all.
     pub steps: u64,
+}
+
+/// Matrix products of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Product {
+    /// Dtype and sizes as traced; `T` marks an operand that lies in memory by columns.
+    pub what: String,
+    /// How many steps make one.
+    pub count: u64,
+    /// `own` or `aten`.
+    pub by: String,
+    /// Why: `timed`, `model`, `option`, `no kernels`.
+    pub reason: String,
+    /// Nanoseconds by our kernels, measured or estimated; 0 if unknown.
+    pub own_ns: u64,
+    /// The same by ATen.
+    pub aten_ns: u64,
 }
 
 /// An operator without a lowering.

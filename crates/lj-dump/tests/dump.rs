@@ -107,6 +107,7 @@ fn meta_reads_back_and_is_open_to_other_versions() {
             count: 2,
             line: Some("m.py:3: x.topk(\"5\")".into()),
         }],
+        products: vec![],
         rules: [("mul_one".to_string(), 7)].into(),
         arena_bytes: 4096,
     };

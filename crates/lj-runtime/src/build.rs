@@ -3,18 +3,19 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
+use crate::gemm::Kernels;
 use crate::link::{Linked, link};
 use crate::native::Native;
 use crate::plan::{
-    Action, Buf, Input, KernelFn, KernelObject, Plan, PlanOperand, PlanOutput, PlanResult, PlanStep, Profile,
-    Window,
+    Action, Buf, Input, KernelFn, KernelObject, Own, Plan, PlanOperand, PlanOutput, PlanResult, PlanStep,
+    Profile, Window,
 };
 use crate::sizes::Table;
 use lj_ir::{Device, Expr, Sym, Type};
 use lj_schedule::program::{
-    BufId, BufferKind, ExternResult, Operand, Output, Program, SlotId, Step, SymSource, TensorRef,
+    BufId, BufferKind, ExternResult, Gemm, Operand, Output, Program, SlotId, Step, SymSource, TensorRef,
 };
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 fn invalid(what: impl Into<String>) -> Error {
     Error::Program(what.into())
@@ -26,9 +27,9 @@ impl Plan {
     /// # Errors
     /// If an object cannot be linked or the program is inconsistent.
     pub fn new(program: Program, objects: &[KernelObject]) -> Result<Plan> {
-        let (code, kernels) = load(objects, program.nests.len())?;
-        let mut b =
-            Builder { program: &program, table: Table::new(symbols(&program)?), kernels, buffers: vec![] };
+        let (code, kernels, products) = load(objects, program.nests.len())?;
+        let table = Table::new(symbols(&program)?);
+        let mut b = Builder { program: &program, table, kernels, products, buffers: vec![] };
         b.buffers()?;
         let mut steps = vec![];
         for i in 0..program.steps.len() {
@@ -59,10 +60,18 @@ fn symbols(p: &Program) -> Result<Vec<(Sym, u32)>> {
         .collect()
 }
 
-fn load(objects: &[KernelObject], nests: usize) -> Result<(Vec<Linked>, Vec<Option<KernelFn>>)> {
+/// The code, the function of each nest, and the kernels for matrix products.
+type Loaded = (Vec<Linked>, Vec<Option<KernelFn>>, Vec<Arc<Kernels>>);
+
+fn load(objects: &[KernelObject], nests: usize) -> Result<Loaded> {
     let mut kernels = vec![None; nests];
     let mut code = vec![];
+    let mut products = vec![];
     for o in objects {
+        if let Some(tile) = o.tile {
+            products.push(Arc::new(Kernels::new(&o.bytes, tile)?));
+            continue;
+        }
         let linked = link(&o.bytes)?;
         for (nest, name) in &o.kernels {
             let f = linked.function(name).ok_or_else(|| Error::Link(format!("no function `{name}`")))?;
@@ -72,13 +81,14 @@ fn load(objects: &[KernelObject], nests: usize) -> Result<(Vec<Linked>, Vec<Opti
         }
         code.push(linked);
     }
-    Ok((code, kernels))
+    Ok((code, kernels, products))
 }
 
 struct Builder<'a> {
     program: &'a Program,
     table: Table,
     kernels: Vec<Option<KernelFn>>,
+    products: Vec<Arc<Kernels>>,
     buffers: Vec<Buf>,
 }
 
@@ -167,7 +177,7 @@ impl Builder<'_> {
         let p = self.program;
         let action = match &p.steps[i] {
             Step::Kernel { nest, args, syms, cost, .. } => self.kernel(*nest, args, syms, cost)?,
-            Step::Matmul { out, a, b, bias, .. } => {
+            Step::Matmul { out, a, b, bias, gemm, .. } => {
                 let rank = out.shape.len();
                 if !(rank == 2 || rank == 3) || a.shape.len() != rank || b.shape.len() != rank {
                     return Err(invalid(format!("a matmul of {rank} dims")));
@@ -178,6 +188,7 @@ impl Builder<'_> {
                     b: self.window(b)?,
                     bias: bias.as_ref().map(|b| self.window(b)).transpose()?,
                     batched: rank == 3,
+                    own: if gemm.choice.own { Some(self.own(out, gemm)?) } else { None },
                 }
             }
             Step::Extern { call, inputs, outputs, .. } => {
@@ -220,6 +231,15 @@ impl Builder<'_> {
             _ => None,
         });
         Ok(PlanStep { action, make: vec![], drop: vec![], bind: bind.collect() })
+    }
+
+    /// Our kernels for the product `out`.
+    fn own(&self, out: &TensorRef, gemm: &Gemm) -> Result<Own> {
+        let dtype = self.program.buffers[self.buf(out.buf)?].dtype;
+        let kernels = self.products.iter().find(|k| k.tile.dtype == dtype);
+        let kernels = kernels.ok_or_else(|| invalid(format!("no kernels for products of {dtype}")))?;
+        let workspace = gemm.workspace.map(|b| self.buf(b)).transpose()?;
+        Ok(Own { kernels: kernels.clone(), workspace })
     }
 
     fn kernel(&mut self, nest: u32, args: &[(BufId, Expr)], syms: &[Expr], cost: &Expr) -> Result<Action> {
@@ -357,8 +377,9 @@ impl Builder<'_> {
         for s in steps.iter() {
             uses.push(match &s.action {
                 Action::Kernel { args, .. } => args.iter().map(|a| a.0).collect(),
-                Action::Matmul { out, a, b, bias, .. } => {
-                    [out, a, b].into_iter().chain(bias).map(|w| w.buf).collect()
+                Action::Matmul { out, a, b, bias, own, .. } => {
+                    let workspace = own.as_ref().and_then(|o| o.workspace);
+                    [out, a, b].into_iter().chain(bias).map(|w| w.buf).chain(workspace).collect()
                 }
                 Action::Extern { operands, .. } => operands
                     .iter()

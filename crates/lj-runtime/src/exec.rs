@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+mod products;
+
 use crate::error::{Error, Result};
 use crate::fence::Fenced;
 use crate::memory::{Block, Pool, Workspace};
@@ -239,7 +241,10 @@ impl Call<'_> {
             Action::Kernel { function, args, syms, extent, cost, scratch } => {
                 self.kernel(i, *function, args, *syms, (*extent, *cost), scratch)?;
             }
-            Action::Matmul { out, a, b, bias, batched } => self.matmul(out, a, b, bias.as_ref(), *batched)?,
+            Action::Matmul { out, a, b, bias, batched, own } => match own {
+                Some(own) => self.own_matmul(own, (out, a, b), bias.as_ref())?,
+                None => self.matmul(out, a, b, bias.as_ref(), *batched)?,
+            },
             Action::Extern { native, operands, results, effect } => {
                 self.extern_call(i, native.as_ref(), operands, results, *effect)?;
             }
@@ -378,30 +383,6 @@ impl Call<'_> {
                 unsafe { TensorHandle::from_blob(at, shape, strides, dtype) }
             }
         }
-    }
-
-    fn matmul(
-        &mut self,
-        out: &Window,
-        a: &Window,
-        b: &Window,
-        bias: Option<&Window>,
-        batched: bool,
-    ) -> Result<()> {
-        let t = self.torch;
-        let (out, a, b) = (self.tensor(out)?, self.tensor(a)?, self.tensor(b)?);
-        let bias = bias.map(|w| self.tensor(w)).transpose()?;
-        let (o, a, b) = (out.as_raw(), a.as_raw(), b.as_raw());
-        // SAFETY: all handles are valid for the duration of the call.
-        let (code, op) = unsafe {
-            match (&bias, batched) {
-                (None, false) => ((t.mm_out)(o, a, b), "aten.mm.out"),
-                (None, true) => ((t.bmm_out)(o, a, b), "aten.bmm.out"),
-                (Some(c), false) => ((t.addmm_out)(o, c.as_raw(), a, b, 1.0, 1.0), "aten.addmm.out"),
-                (Some(c), true) => ((t.baddbmm_out)(o, c.as_raw(), a, b, 1.0, 1.0), "aten.baddbmm.out"),
-            }
-        };
-        t.check(code, op)
     }
 
     fn extern_call(

@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::gemm::{Kernels, scratch_bytes as gemm_scratch};
 use crate::link::Linked;
 use crate::memory::Pool;
 use crate::native::Native;
 use crate::sizes::{Id, Span, Table};
 use lj_ir::{DType, Device};
 use lj_schedule::arena::{Layout, layout};
+use lj_schedule::gemm::Tile;
 use lj_schedule::program::{BufferKind, Program, Step};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +37,8 @@ pub struct KernelObject {
     pub bytes: Vec<u8>,
     /// Number of the nest and name of its function.
     pub kernels: Vec<(u32, String)>,
+    /// Which matrix-product kernels it holds, if it is one of those.
+    pub tile: Option<Tile>,
 }
 
 /// A compiled program, ready to be called from any number of threads at once.
@@ -156,6 +160,8 @@ pub(crate) enum Action {
         b: Window,
         bias: Option<Window>,
         batched: bool,
+        /// Our kernels; ATen's if there are none.
+        own: Option<Own>,
     },
     Extern {
         /// The call without Python, where there is one.
@@ -164,6 +170,13 @@ pub(crate) enum Action {
         results: Vec<PlanResult>,
         effect: bool,
     },
+}
+
+/// What a matrix product by our own kernels needs.
+pub(crate) struct Own {
+    pub kernels: Arc<Kernels>,
+    /// The buffer for packed panels.
+    pub workspace: Option<usize>,
 }
 
 pub(crate) struct PlanStep {
@@ -302,10 +315,25 @@ impl Plan {
                 Action::Kernel { scratch: rows, .. } if self.table.span_ready(rows.0) == 0 => {
                     scratch = scratch.max(scratch_bytes(rows, &values)?);
                 }
+                Action::Matmul { out, a, own: Some(own), .. }
+                    if self.table.span_ready(out.shape).max(self.table.span_ready(a.shape)) == 0 =>
+                {
+                    scratch = scratch.max(own.scratch(out, a, &values));
+                }
                 _ => {}
             }
         }
         Ok(Instance { syms: syms.to_vec(), values, offsets, arena: placed.total, scratch })
+    }
+}
+
+impl Own {
+    /// Bytes of scratch one thread needs for `out = a @ …`.
+    pub(crate) fn scratch(&self, out: &Window, a: &Window, values: &[i64]) -> u64 {
+        match (out.shape.of(values), a.shape.of(values)) {
+            ([.., m, n], [.., k]) => gemm_scratch(self.kernels.tile, *m, *n, *k).next_multiple_of(ROW),
+            _ => 0,
+        }
     }
 }
 

@@ -36,7 +36,14 @@ fn chain(steps: u32, every: u32) -> Plan {
     for i in 1..steps {
         let (a, b) = if i % 2 == 1 { (1, 2) } else { (2, 1) };
         p.steps.push(if i % every == 0 {
-            Step::Matmul { out: whole(&p, b), a: whole(&p, a), b: whole(&p, 0), bias: None, prov: 0 }
+            Step::Matmul {
+                out: whole(&p, b),
+                a: whole(&p, a),
+                b: whole(&p, 0),
+                bias: None,
+                gemm: Box::default(),
+                prov: 0,
+            }
         } else {
             kernel(a, b)
         });

@@ -187,13 +187,21 @@ fn matmuls_on_windows_of_the_arena() {
     };
     p.steps = vec![
         kernel(0, &[0, 3], &[s("n")], 1),
-        Step::Matmul { out: whole(&p, 4), a: whole(&p, 3), b: wt.clone(), bias: None, prov: 0 },
+        Step::Matmul {
+            out: whole(&p, 4),
+            a: whole(&p, 3),
+            b: wt.clone(),
+            bias: None,
+            gemm: Box::default(),
+            prov: 0,
+        },
         kernel(0, &[4, 5], &[(&s("n") * &e(2)).floordiv(&e(3))], 1),
         Step::Matmul {
             out: whole(&p, 6),
             a: batch(&whole(&p, 3)),
             b: batch(&wt),
             bias: Some(whole(&p, 2)),
+            gemm: Box::default(),
             prov: 0,
         },
     ];

@@ -5,12 +5,14 @@ use crate::emit::{FinishedNest, Memory};
 use crate::error::Error;
 use crate::forms::{self, Lowered};
 use crate::fuse::{self, Fusion, Unit};
+use crate::gemm::{Aten, Chooser};
 use crate::in_place;
 use crate::items::{self, Dest, Item};
 use crate::loopnest::LoopNest;
 use crate::nest_info::cost;
 use crate::program::{
-    BufId, Buffer, BufferKind, ExternResult, Operand, Output, Program, SlotId, Step, SymSource, TensorRef,
+    BufId, Buffer, BufferKind, ExternResult, Gemm, Operand, Output, Program, SlotId, Step, SymSource,
+    TensorRef,
 };
 use lj_ir::{DType, Device, Expr, Graph, NodeId, Op, Sym, TensorType, Type, ValueId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,11 +24,19 @@ pub struct Config {
     pub threads: usize,
 }
 
-/// Schedules a graph.
+/// Schedules a graph; ATen makes all matrix products.
 ///
 /// # Errors
 /// See [`Error`]; the graph can then still be run by ATen, operator by operator.
 pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
+    schedule_with(graph, config, &Aten)
+}
+
+/// Schedules a graph; `chooser` says who makes its matrix products.
+///
+/// # Errors
+/// As [`schedule`].
+pub fn schedule_with(graph: &Graph, config: &Config, chooser: &dyn Chooser) -> Result<Program, Error> {
     let a = Analysis::new(graph);
     let items = items::items(&a)?;
     let mut node_reads: BTreeMap<NodeId, Vec<ValueId>> = BTreeMap::new();
@@ -64,6 +74,7 @@ pub fn schedule(graph: &Graph, config: &Config) -> Result<Program, Error> {
         nest_of: HashMap::new(),
         in_place,
         threads: config.threads,
+        chooser,
         fresh: graph
             .outputs
             .iter()
@@ -147,6 +158,8 @@ struct Assembler<'a, 'g> {
     in_place: BTreeMap<ValueId, ValueId>,
     /// Number of threads kernels are cut for.
     threads: usize,
+    /// Who makes matrix products.
+    chooser: &'a dyn Chooser,
     /// Values whose memory leaves the plan.
     fresh: BTreeSet<ValueId>,
 }
@@ -252,7 +265,8 @@ impl Assembler<'_, '_> {
                 let b = self.tensor_ref(node.inputs[1])?;
                 let bias = if *bias { Some(self.tensor_ref(node.inputs[2])?) } else { None };
                 let out = self.tensor_ref(node.outputs[0])?;
-                Step::Matmul { out, a, b, bias, prov: node.prov }
+                let gemm = Box::new(self.gemm((&out, &a, &b), bias.as_ref()));
+                Step::Matmul { out, a, b, bias, gemm, prov: node.prov }
             }
             Op::Extern(call) => {
                 let mut inputs = vec![];
@@ -280,6 +294,22 @@ impl Assembler<'_, '_> {
         };
         self.program.steps.push(step);
         Ok(())
+    }
+
+    /// Who makes a matrix product, and the memory it takes.
+    fn gemm(&mut self, operands: (&TensorRef, &TensorRef, &TensorRef), bias: Option<&TensorRef>) -> Gemm {
+        let out = &self.program.buffers[operands.0.buf.0 as usize];
+        let form = match out.device {
+            Device::Cpu => forms::gemm::form(&self.a.graph.facts, out.dtype, operands, bias),
+            _ => None,
+        };
+        let Some(form) = form else { return Gemm::default() };
+        let choice = self.chooser.choose(&form.problem);
+        let workspace = (choice.own && !form.workspace.is(0)).then(|| {
+            let ty = TensorType::contiguous(DType::F32, vec![form.workspace.clone()]);
+            self.buffer(ty, form.workspace, BufferKind::Arena)
+        });
+        Gemm { problem: Some(form.problem), choice, workspace }
     }
 
     fn kernels(&mut self, lowered: Lowered, provs: &[u32]) -> Result<(), Error> {
@@ -357,11 +387,13 @@ impl Assembler<'_, '_> {
         for (at, step) in steps.iter().enumerate() {
             match step {
                 Step::Kernel { args, .. } => args.iter().for_each(|(b, _)| touch(*b, at)),
-                Step::Matmul { out, a, b, bias, .. } => {
+                Step::Matmul { out, a, b, bias, gemm, .. } => {
                     [Some(out), Some(a), Some(b), bias.as_ref()]
                         .into_iter()
                         .flatten()
-                        .for_each(|r| touch(r.buf, at));
+                        .map(|r| r.buf)
+                        .chain(gemm.workspace)
+                        .for_each(|b| touch(b, at));
                 }
                 Step::Extern { inputs, outputs, .. } => {
                     for i in inputs {

@@ -123,9 +123,10 @@ impl Program {
                         );
                     format!("kernel {nest} {}({args}) x {}", n.name, n.extent)
                 }
-                Step::Matmul { out, a, b, bias, .. } => {
+                Step::Matmul { out, a, b, bias, gemm, .. } => {
                     let bias = bias.as_ref().map_or(String::new(), |b| format!(" + {}", tensor(b)));
-                    format!("{} = matmul {} @ {}{bias}", tensor(out), tensor(a), tensor(b))
+                    let by = &gemm.choice;
+                    format!("{} = matmul {} @ {}{bias}  # {by}", tensor(out), tensor(a), tensor(b))
                 }
                 Step::Extern { call, inputs, outputs, .. } => {
                     let ins = list(inputs, |o| match o {

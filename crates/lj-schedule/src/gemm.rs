@@ -248,6 +248,17 @@ pub enum Reason {
     Unsupported,
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Reason::Timed => "timed",
+            Reason::Model => "model",
+            Reason::Option => "option",
+            Reason::Unsupported => "no kernels",
+        })
+    }
+}
+
 /// Who makes a product, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choice {
@@ -269,13 +280,7 @@ impl Choice {
 
 impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let reason = match self.reason {
-            Reason::Timed => "timed",
-            Reason::Model => "model",
-            Reason::Option => "option",
-            Reason::Unsupported => "no kernels",
-        };
-        write!(f, "{} ({reason}", if self.own { "own" } else { "aten" })?;
+        write!(f, "{} ({}", if self.own { "own" } else { "aten" }, self.reason)?;
         if self.own_ns > 0 || self.aten_ns > 0 {
             let us = |ns: u64| ns as f64 / 1e3;
             write!(f, ": own {:.1} us, aten {:.1} us", us(self.own_ns), us(self.aten_ns))?;

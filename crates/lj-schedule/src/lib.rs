@@ -25,5 +25,5 @@ pub mod loopnest;
 mod nest_info;
 pub mod program;
 
-pub use assemble::{Config, schedule};
+pub use assemble::{Config, schedule, schedule_with};
 pub use error::Error;

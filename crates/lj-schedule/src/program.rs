@@ -1,5 +1,6 @@
 //! The schedule's result: what runs, in which order, on which memory.
 
+use crate::gemm::{Choice, Problem};
 use crate::loopnest::LoopNest;
 use lj_ir::{DType, Device, Expr, ExternCall, Sym, TensorType, Type};
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,23 @@ pub enum ExternResult {
     None,
 }
 
+/// Who makes a matrix product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gemm {
+    /// The product at the traced sizes, if it is one that our kernels may make.
+    pub problem: Option<Problem>,
+    /// Who, and why.
+    pub choice: Choice,
+    /// Arena memory for packed panels; none if few are needed.
+    pub workspace: Option<BufId>,
+}
+
+impl Default for Gemm {
+    fn default() -> Gemm {
+        Gemm { problem: None, choice: Choice::UNSUPPORTED, workspace: None }
+    }
+}
+
 /// One step. Steps run in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
@@ -103,7 +121,7 @@ pub enum Step {
         /// Provenance numbers of the fused nodes (into [`Program::lines`]).
         provs: Vec<u32>,
     },
-    /// `out = a @ b (+ bias)` by ATen into existing memory. Two dims, or three when batched.
+    /// `out = a @ b (+ bias)` into existing memory. Two dims, or three when batched.
     Matmul {
         /// Result.
         out: TensorRef,
@@ -113,6 +131,8 @@ pub enum Step {
         b: TensorRef,
         /// Addend that broadcasts to the result.
         bias: Option<TensorRef>,
+        /// By whom.
+        gemm: Box<Gemm>,
         /// Provenance.
         prov: u32,
     },

@@ -21,7 +21,7 @@ impl Gen<'_, '_> {
         self.repeat((self.i64(0), len, lanes * pair), &[dst], |k, carried| {
             let mask = self.mask(ir.sub(len, k), self.lanes * pair as u32);
             let offset = ir.mul(k, self.i64(self.tile.dtype.bytes()));
-            let square = rows
+            let square: Vec<V> = rows
                 .iter()
                 .map(|row| {
                     let p = self.at(*row, offset);
@@ -33,7 +33,7 @@ impl Gen<'_, '_> {
                 })
                 .collect();
             let mut p = carried[0];
-            for column in self.transposed(square) {
+            for column in self.transposed(&square) {
                 ir.store(column, p, 4);
                 p = self.at(p, to);
             }
@@ -43,7 +43,7 @@ impl Gen<'_, '_> {
 
     /// The columns of a square whose rows are given: pairs of rows are interleaved within 128-bit
     /// parts by words, then by pairs of words, then the parts are transposed.
-    fn transposed(&self, rows: Vec<V>) -> Vec<V> {
+    fn transposed(&self, rows: &[V]) -> Vec<V> {
         let (ir, n) = (self.ir, self.lanes);
         // Lane `p + i` of the result, for every part starting at lane `p`, is lane `pick[i]` of a's
         // part, or of b's if it is 4 or more.

@@ -15,7 +15,7 @@ const LEAST_K: i64 = 32;
 
 /// Whether a product is made this way.
 pub(super) fn fits(p: &Product) -> bool {
-    let along = (p.a.col == 1 || p.k == 1) && (p.b.row == 1 || p.k == 1);
+    let along = p.a.col == 1 && p.b.row == 1;
     along && p.m.min(p.n) <= MOST && p.k >= LEAST_K
 }
 

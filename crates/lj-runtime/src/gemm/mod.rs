@@ -282,6 +282,15 @@ pub unsafe fn run(kernels: &Kernels, product: &Product, room: &Room) -> Result<(
     if ran { Ok(()) } else { Err(Error::Abi("a parallel loop failed".into())) }
 }
 
+/// A part of the shared operand of one product of a batch: panels, and blocks of the summed dim.
+#[derive(Clone, Copy)]
+struct Part {
+    item: i64,
+    first: i64,
+    panels: i64,
+    blocks: (i64, i64),
+}
+
 /// A product by packed panels.
 struct Panels<'a> {
     kernels: &'a Kernels,
@@ -305,10 +314,10 @@ impl Panels<'_> {
                 while at < end {
                     let item = at / cut.fly.1;
                     let stop = end.min((item + 1) * cut.fly.1);
-                    let blocks = (0, cut.blocks);
-                    self.pack_shared(item, (0, cut.shared.1), blocks, (0, cut.shared.1), shared);
+                    let part = Part { item, first: 0, panels: cut.shared.1, blocks: (0, cut.blocks) };
+                    self.pack_shared(part, (0, part.panels), shared);
                     let range = (at - item * cut.fly.1, stop - item * cut.fly.1);
-                    self.multiply(item, (0, cut.shared.1), blocks, shared, range, fly, sums);
+                    self.multiply(part, shared, range, [fly, sums]);
                     at = stop;
                 }
             };
@@ -324,8 +333,9 @@ impl Panels<'_> {
                 for block in (0..cut.blocks).step_by(round as usize) {
                     let n = chunk.min(cut.shared.1 - first);
                     let blocks = (block, cut.blocks.min(block + round));
+                    let part = Part { item, first, panels: n, blocks };
                     let body = |begin: i64, end: i64, _: usize| {
-                        self.pack_shared(item, (first, n), blocks, (begin, end), shared.get());
+                        self.pack_shared(part, (begin, end), shared.get());
                     };
                     let words = n * cut.stride(cut.shared.0) * round;
                     if !parallel_for(0, n, grain(n, words as f64 / 2.0, room.threads), &body) {
@@ -333,11 +343,11 @@ impl Panels<'_> {
                     }
                     let body = |begin: i64, end: i64, thread: usize| {
                         let [fly, sums, _] = self.thread(thread);
-                        self.multiply(item, (first, n), blocks, shared.get(), (begin, end), fly, sums);
+                        self.multiply(part, shared.get(), (begin, end), [fly, sums]);
                     };
                     let panels = cut.fly.1;
-                    let part = n as f64 / cut.shared.1 as f64 * round as f64 / cut.blocks as f64;
-                    if !parallel_for(0, panels, grain(panels, ns(panels) * part, room.threads), &body) {
+                    let share = n as f64 / cut.shared.1 as f64 * round as f64 / cut.blocks as f64;
+                    if !parallel_for(0, panels, grain(panels, ns(panels) * share, room.threads), &body) {
                         return Ok(false);
                     }
                 }
@@ -367,15 +377,9 @@ impl Panels<'_> {
         [base, base.wrapping_add(fly), base.wrapping_add(fly + sums)]
     }
 
-    /// Packs shared panels `begin..end` of the `n` that start at `first`, in some blocks.
-    fn pack_shared(
-        &self,
-        item: i64,
-        (first, n): (i64, i64),
-        blocks: (i64, i64),
-        (begin, end): (i64, i64),
-        to: *mut u8,
-    ) {
+    /// Packs panels `begin..end` of a part of the shared operand.
+    fn pack_shared(&self, part: Part, (begin, end): (i64, i64), to: *mut u8) {
+        let Part { item, first, panels: n, blocks } = part;
         let cut = &self.cut;
         let (side, _) = self.sides(item);
         let stride = cut.stride(cut.shared.0);
@@ -391,18 +395,10 @@ impl Panels<'_> {
         }
     }
 
-    /// Multiplies `n` shared panels from `first` on, packed at `shared`, with panels `begin..end` of
-    /// the other operand.
-    fn multiply(
-        &self,
-        item: i64,
-        (first, n): (i64, i64),
-        blocks: (i64, i64),
-        shared: *const u8,
-        (begin, end): (i64, i64),
-        fly: *mut u8,
-        sums: *mut u8,
-    ) {
+    /// Multiplies a part of the shared operand, packed at `shared`, with panels `begin..end` of the other;
+    /// there is memory for panels on the fly and for sums.
+    fn multiply(&self, part: Part, shared: *const u8, (begin, end): (i64, i64), [fly, sums]: [*mut u8; 2]) {
+        let Part { item, first, panels: n, blocks } = part;
         let cut = &self.cut;
         let (_, side) = self.sides(item);
         let (fly_stride, shared_stride) = (cut.stride(cut.fly.0), cut.stride(cut.shared.0));

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{Kernels, Matrix, Product, Room, run, scratch_bytes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Block;
 use crate::parallel::threads;
 use crate::torch::{PlainMode, TensorHandle, Torch, torch};
@@ -28,9 +28,8 @@ pub struct Bench<'a> {
     problem: Problem,
     product: Product,
     room: Room,
-    /// Copies of the larger operand, used in turn; the offset of each in bytes.
-    copies: Vec<usize>,
-    turn: usize,
+    /// Bytes of the larger operand, if it is to be in memory only before each call.
+    cold: Option<usize>,
     _memory: Block,
 }
 
@@ -40,21 +39,19 @@ fn aligned(bytes: i64) -> i64 {
 }
 
 impl<'a> Bench<'a> {
-    /// Allocates and fills the operands. With `cold`, the larger operand has so many copies that together
-    /// they take up as many bytes: each call then finds it in memory, not in a cache.
+    /// Allocates and fills the operands. With `cold`, each call finds the larger one in memory, not in a
+    /// cache, as it is with weights that are used once a step.
     ///
     /// # Errors
     /// If there is not so much memory.
-    pub fn new(kernels: &'a Kernels, problem: &Problem, cold: i64) -> Result<Bench<'a>> {
+    pub fn new(kernels: &'a Kernels, problem: &Problem, cold: bool) -> Result<Bench<'a>> {
         let Problem { dtype, batch, m, n, k, .. } = *problem;
         let bytes = dtype.bytes();
         let sizes = [batch * m * k, batch * k * n, batch * m * n, n].map(|e| aligned(e * bytes));
-        let large = sizes[0].max(sizes[1]);
-        let copies = if cold > 0 { (cold / large).clamp(1, 64) } else { 1 };
         let threads = threads();
         let each = scratch_bytes(kernels.tile, m, n, k).next_multiple_of(64) as usize;
         let shared = 4 * ((m.min(n) + 32) * (k + k / 16 + 64)).min(1 << 22);
-        let total = sizes.iter().sum::<i64>() + shared + 64 + (copies - 1) * large;
+        let total = sizes.iter().sum::<i64>() + shared + 64;
         let memory = Block::new(total.cast_unsigned() + (each * threads) as u64)?;
         let mut at = memory.ptr();
         let mut take = |bytes: i64| {
@@ -65,15 +62,11 @@ impl<'a> Bench<'a> {
         let scratch = take((each * threads) as i64);
         let shared_at = take(super::up(shared, 64));
         let [out, bias] = [take(sizes[2]), take(sizes[3])];
-        // The larger operand comes last, with its copies behind it.
-        let (first, second) = if sizes[0] > sizes[1] { (1, 0) } else { (0, 1) };
-        let p = take(sizes[first]);
-        let q = take(large * copies);
-        for (p, len) in [(bias, sizes[3]), (p, sizes[first]), (q, large * copies)] {
+        let [a, b] = [take(sizes[0]), take(sizes[1])];
+        for (p, len) in [(bias, sizes[3]), (a, sizes[0]), (b, sizes[1])] {
             // SAFETY: the part was taken from the block.
             unsafe { fill(p, len as usize, dtype) };
         }
-        let (a, b) = if second == 1 { (p, q) } else { (q, p) };
         let a = match problem.a {
             Order::Along => Matrix { ptr: a, row: k, col: 1, batch: m * k },
             Order::Across => Matrix { ptr: a, row: 1, col: m, batch: m * k },
@@ -89,80 +82,120 @@ impl<'a> Bench<'a> {
             problem: problem.clone(),
             product: Product { batch, m, n, k, a, b, bias, out },
             room: Room { shared: shared_at, shared_bytes: shared as u64, scratch, each, threads },
-            copies: (0..copies).map(|c| (c * large) as usize).collect(),
-            turn: 0,
+            cold: cold.then_some(sizes[0].max(sizes[1]) as usize),
             _memory: memory,
         })
     }
 
-    /// The product with the next copy of its larger operand.
-    fn next(&mut self) -> Product {
-        self.turn = (self.turn + 1) % self.copies.len();
-        let mut p = self.product;
-        let larger = if p.m * p.k > p.k * p.n { &mut p.a } else { &mut p.b };
-        larger.ptr = larger.ptr.wrapping_add(self.copies[self.turn]);
-        p
+    /// Takes the larger operand out of the caches, if it is to be cold.
+    fn cool(&self) {
+        let Some(bytes) = self.cold else { return };
+        let p = &self.product;
+        let larger = if p.m > p.n { p.a.ptr } else { p.b.ptr };
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..bytes).step_by(64) {
+            // SAFETY: a line of the operand; every x86-64 has the instruction.
+            unsafe { std::arch::x86_64::_mm_clflush(larger.wrapping_add(at)) };
+        }
     }
 
-    /// Makes the product by our kernels.
+    /// Nanoseconds of one product by our kernels, made `calls` times.
     ///
     /// # Errors
     /// See [`run`].
-    pub fn own(&mut self) -> Result<f64> {
-        let p = self.next();
-        let start = Instant::now();
+    pub fn own(&self, calls: usize) -> Result<f64> {
+        self.cool();
         // SAFETY: the operands and the result are parts of the block that do not overlap.
-        unsafe { run(self.kernels, &p, &self.room)? };
-        Ok(start.elapsed().as_nanos() as f64)
+        self.clock(calls, || unsafe { run(self.kernels, &self.product, &self.room) })
     }
 
-    /// Makes the product by ATen.
+    /// Nanoseconds of one product by ATen, made `calls` times.
     ///
     /// # Errors
     /// If ATen raises.
-    pub fn aten(&mut self) -> Result<f64> {
-        let p = self.next();
+    pub fn aten(&self, calls: usize) -> Result<f64> {
+        self.cool();
         let t = torch()?;
-        let start = Instant::now();
-        aten(t, &p, self.problem.dtype)?;
-        Ok(start.elapsed().as_nanos() as f64)
+        self.clock(calls, || aten(t, &self.product, self.problem.dtype))
     }
 
-    /// The result, element `i` in memory; for tests.
-    pub fn result(&self, i: i64) -> f64 {
-        let out = self.product.out.ptr.cast_const();
-        // SAFETY: the caller names an element of the result.
+    fn clock(&self, calls: usize, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+        let alone = self.room.threads == 1;
+        let start = now(alone);
+        for _ in 0..calls {
+            f()?;
+        }
+        Ok((now(alone) - start) / calls.max(1) as f64)
+    }
+}
+
+/// Nanoseconds: of the calling thread's own time, which other processes do not disturb, or of the clock.
+fn now(own: bool) -> f64 {
+    let clock = if own { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_MONOTONIC };
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure; both clocks exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &raw mut t) };
+    t.tv_sec as f64 * 1e9 + t.tv_nsec as f64
+}
+
+/// Torch with one thread, for the calling thread; restored when dropped.
+pub struct OneThread(i32, unsafe extern "C" fn(i32));
+
+impl OneThread {
+    /// `None` where torch cannot be told.
+    pub fn new() -> Option<OneThread> {
+        let t = torch().ok()?;
+        let (get, set) = (t.num_threads?, t.set_num_threads?);
+        // SAFETY: a getter, and a setter that is given a valid number.
         unsafe {
-            match self.problem.dtype {
-                DType::BF16 => {
-                    f64::from(f32::from_bits(u32::from(*out.cast::<u16>().offset(i as isize)) << 16))
-                }
-                _ => f64::from(*out.cast::<f32>().offset(i as isize)),
+            let before = get();
+            if before != 1 {
+                set(1);
             }
+            Some(OneThread(before, set))
         }
     }
 }
 
-/// Calls both in turns, after one call each that does not count, for about `budget`, at least twice
-/// each and at most `most` times.
+impl Drop for OneThread {
+    fn drop(&mut self) {
+        if self.0 != 1 {
+            // SAFETY: the number that torch gave.
+            unsafe { (self.1)(self.0) };
+        }
+    }
+}
+
+/// Calls that are shorter are clocked together.
+const SAMPLE_NS: f64 = 20_000.0;
+
+/// Makes the product by both in turns, in one thread and by its own time, after a call each that does
+/// not count: for about `budget`, at least twice each and at most `most` times.
+///
+/// How well either spreads over threads is not measured: on a machine that has other work to do the
+/// clock says nothing, and both divide a product into equal parts.
 ///
 /// # Errors
 /// If either fails, or there is too little memory.
 pub fn compare(
     kernels: &Kernels,
     problem: &Problem,
-    cold: i64,
+    cold: bool,
     (budget, most): (Duration, usize),
 ) -> Result<Times> {
     let _plain = PlainMode::new(torch()?);
-    let mut bench = Bench::new(kernels, problem, cold)?;
+    let _one = OneThread::new().ok_or_else(|| Error::Abi("torch cannot run in one thread".into()))?;
+    let bench = Bench::new(kernels, problem, cold)?;
     let start = Instant::now();
-    bench.aten()?;
-    bench.own()?;
-    let mut best = Times { own: f64::INFINITY, aten: f64::INFINITY, calls: 0 };
+    bench.aten(1)?;
+    bench.own(1)?;
+    let (own, aten) = (bench.own(1)?, bench.aten(1)?);
+    let mut best = Times { own, aten, calls: 1 };
+    let calls = |ns: f64| if cold { 1 } else { (SAMPLE_NS / ns.max(1.0)).clamp(1.0, 100.0) as usize };
+    let (n, m) = (calls(own), calls(aten));
     while best.calls < 2 || (best.calls < most && start.elapsed() < budget) {
-        best.own = best.own.min(bench.own()?);
-        best.aten = best.aten.min(bench.aten()?);
+        best.own = best.own.min(bench.own(n)?);
+        best.aten = best.aten.min(bench.aten(m)?);
         best.calls += 1;
     }
     Ok(best)
@@ -198,19 +231,16 @@ fn aten(t: &Torch, p: &Product, dtype: DType) -> Result<()> {
     };
     let (a, b, out) = (tensor(&p.a, p.m, p.k)?, tensor(&p.b, p.k, p.n)?, tensor(&p.out, p.m, p.n)?);
     let (o, a, b) = (out.as_raw(), a.as_raw(), b.as_raw());
-    let code = match &p.bias {
-        Some(bias) => {
-            // SAFETY: as above.
-            let c = unsafe { TensorHandle::from_blob(bias.ptr, &[p.n], &[1], dtype)? };
-            let f = if batched { t.baddbmm_out } else { t.addmm_out };
-            // SAFETY: all handles are valid for the duration of the call.
-            unsafe { f(o, c.as_raw(), a, b, 1.0, 1.0) }
-        }
-        None => {
-            let f = if batched { t.bmm_out } else { t.mm_out };
-            // SAFETY: as above.
-            unsafe { f(o, a, b) }
-        }
+    let code = if let Some(bias) = &p.bias {
+        // SAFETY: as above.
+        let c = unsafe { TensorHandle::from_blob(bias.ptr, &[p.n], &[1], dtype)? };
+        let f = if batched { t.baddbmm_out } else { t.addmm_out };
+        // SAFETY: all handles are valid for the duration of the call.
+        unsafe { f(o, c.as_raw(), a, b, 1.0, 1.0) }
+    } else {
+        let f = if batched { t.bmm_out } else { t.mm_out };
+        // SAFETY: as above.
+        unsafe { f(o, a, b) }
     };
     t.check(code, "aten.mm.out")
 }

@@ -108,6 +108,7 @@ function_table! {
         is_autocast_enabled: "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" = fn(i8) -> bool;
         set_autocast_enabled: "_ZN2at8autocast20set_autocast_enabledEN3c1010DeviceTypeEb" = fn(i8, bool);
         num_threads: "_ZN2at15get_num_threadsEv" = fn() -> i32;
+        set_num_threads: "_ZN2at15set_num_threadsEi" = fn(i32);
         in_parallel_region: "_ZN2at18in_parallel_regionEv" = fn() -> bool;
         gomp_parallel: "GOMP_parallel" =
             fn(unsafe extern "C" fn(*mut c_void), *mut c_void, u32, u32);

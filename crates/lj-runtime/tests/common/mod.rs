@@ -56,6 +56,7 @@ pub const HEAD: &str = "
 
 pub fn kernels(source: &str, names: &[&str]) -> Vec<KernelObject> {
     vec![KernelObject {
+        tile: None,
         bytes: object(&format!("{HEAD}{source}"), &["-fPIC"]),
         kernels: names.iter().enumerate().map(|(i, n)| (i as u32, (*n).to_owned())).collect(),
     }]

@@ -8,8 +8,11 @@
 //! | columns | reductions over everything but the contiguous dims | parallel over chunks of rows with a partial row each, then a nest that combines the partial rows |
 //! | split | few long rows | parallel over pieces of rows, then a nest that combines |
 //! | scan | a running value along the row | as rows or lanes; few long rows in two passes over pieces |
+//!
+//! A matrix product is no nest; [`gemm`] says what our kernels for it need to know.
 
 mod columns;
+pub mod gemm;
 mod pointwise;
 mod rows;
 mod scan;

@@ -26,7 +26,7 @@ ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-properties test-python test-python-28 lint fmt \
 	report-coverage test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
-	test-stress test-cases test-zoo bench bench-first \
+	test-stress test-cases test-zoo bench bench-first bench-gemm \
 	wheel test-wheel print-python print-python-28 clean
 
 help: ## List the targets
@@ -117,6 +117,9 @@ bench: bench-first ## All benchmarks
 
 bench-first: setup ## 6-layer Llama: first call, step time, memory, warm cache, against their limits
 	@$(PYTHON) bench/bench_first.py
+
+bench-gemm: setup ## Matrix products of our kernels against ATen's (GEMM_ARGS=)
+	@$(PYTHON) bench/gemm.py $(GEMM_ARGS)
 
 wheel: setup ## Build a self-contained wheel (LLVM linked in) into dist/
 	@scripts/build-wheel.sh

@@ -1,4 +1,4 @@
-"""Matrix products by our own kernels: layouts, sizes around every edge, gradients, and the choice."""
+"""Matrix products by our own kernels: layouts, sizes around every edge, gradients, the choice."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_layouts_and_sizes_against_eager(dtype):
     eager = products(pairs, biases)
     double = [(a.double(), b.double()) for a, b in pairs]
     exact = products(double, [b.double() for b in biases])
-    for i, (a, b) in enumerate(pairs):
+    for i, (a, _) in enumerate(pairs):
         for j in (2 * i, 2 * i + 1):
             check(got[j], eager[j], exact[j], a.shape[1], 4.0)
 

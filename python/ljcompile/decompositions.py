@@ -252,15 +252,21 @@ def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.
     return self
 
 
+def _soft_margin_loss(
+    self: torch.Tensor, target: torch.Tensor, reduction: int = 1
+) -> torch.Tensor:
+    """ATen's steps, each rounded to the dtype: in 16 bits the exponential may be infinite."""
+    loss = torch.log1p(torch.exp(-self * target))
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
 def _soft_margin_loss_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int = 1
 ) -> torch.Tensor:
     """ATen's form: no difference of nearly equal numbers where the loss is small."""
-    opmath = torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else self.dtype
-    x, y, grad = self.to(opmath), target.to(opmath), grad_output.to(opmath)
-    z = torch.exp(-y * x)
+    z = torch.exp(-target * self)
     norm = 1.0 / self.numel() if reduction == 1 and self.numel() else 1.0
-    return (-norm * y * z / (1 + z) * grad).to(self.dtype)
+    return target * z * -norm / (z + 1) * grad_output
 
 
 def _unique_counted_from_the_end(original: Any) -> Callable[..., Any]:
@@ -288,6 +294,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "native_channel_shuffle.default": _channel_shuffle,
     "copysign.Tensor": _in_one_layout(aten.copysign.Tensor),
     "div.Tensor_mode": _in_one_layout(aten.div.Tensor_mode),
+    "soft_margin_loss.default": _soft_margin_loss,
     "soft_margin_loss_backward.default": _soft_margin_loss_backward,
     **search.table(),
     **{

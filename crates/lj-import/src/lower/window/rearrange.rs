@@ -118,7 +118,7 @@ fn unfold_backward(cx: &mut Cx<'_>) -> Lowered {
     let dim = cx.dim(2, "dim", 0, rank)?;
     let (size, step) = (cx.int(3, "size", 1)?, cx.int(4, "step", 1)?);
     let most = (size + step - 1) / step;
-    if cx.rank(grad) != rank + 1 || !(1..=32).contains(&most) {
+    if rank == 0 || cx.rank(grad) != rank + 1 || !(1..=32).contains(&most) {
         return decline("gradient of windows that overlap much");
     }
     let windows = cx.ty(grad).shape[dim].clone();

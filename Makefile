@@ -84,8 +84,9 @@ test-models: setup ## Every model: forward, loss and all gradients, on both torc
 	@$(PYTHON_28) $(PYTEST) tests/models -s $(PYTEST_ARGS)
 	@$(PYTHON) $(PYTEST) tests/models -s $(PYTEST_ARGS)
 
-test-fuzz: setup ## 2,000 random graphs against eager, resumable
+test-fuzz: setup ## 4,000 random graphs against eager, half of them change tensors in place; resumable
 	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 2000 --resume build/fuzz.json
+	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 2000 --first 1000000 --resume build/fuzz.json
 
 fuzz-quick: setup ## 100 random graphs against eager
 	@$(PYTHON) tests/fuzz/run_fuzz.py --graphs 100
@@ -114,6 +115,9 @@ report-coverage: setup ## Share of the zoo's work that runs in our kernels, and 
 	@$(PYTHON) bench/zoo_coverage.py --zoo $(ZOO)
 
 bench: bench-first ## All benchmarks
+
+bench-sweep: setup ## Decoders over 32 lengths and 4 batch sizes: what masked tails cost
+	@$(PYTHON) bench/sweep.py
 
 bench-first: setup ## 6-layer Llama: first call, step time, memory, warm cache, against their limits
 	@$(PYTHON) bench/bench_first.py

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from generate import MUTATING
 from run_fuzz import KEPT, run
 
-FIRST = [str(seed) for seed in range(20)]
+# The last one hung: a constant that is a multiple of itself.
+FIRST = [str(s) for s in (*range(20), *range(MUTATING, MUTATING + 15), MUTATING + 109)]
 
 
 def statuses(names: list[str]) -> dict[str, str]:

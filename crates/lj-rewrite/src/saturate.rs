@@ -31,7 +31,8 @@ pub(crate) fn saturate(
     let mut out = Saturation::default();
     while out.iterations < iter_limit {
         out.iterations += 1;
-        let matches = search(eg, roots, rules);
+        let matches = search(eg, roots, rules, MATCHES * node_limit);
+        out.hit_limit = matches.len() >= MATCHES * node_limit;
         let mut changed = false;
         for (rule, class, term) in matches {
             if eg.total_size() >= node_limit {
@@ -62,15 +63,20 @@ pub(crate) fn saturate(
     Ok(out)
 }
 
-/// Every match of every rule, by class, then node, then rule.
-fn search(eg: &Graphs, roots: &[Id], rules: &[&Rule]) -> Vec<(&'static str, Id, Term)> {
+/// Matches that one iteration looks at, for each node of the limit: a class that holds a thousand
+/// products of itself matches a pattern of two products a million times.
+const MATCHES: usize = 2;
+
+/// The matches of all rules, by class, then node, then rule; at most `limit`.
+fn search(eg: &Graphs, roots: &[Id], rules: &[&Rule], limit: usize) -> Vec<(&'static str, Id, Term)> {
     let roots: BTreeSet<Id> = roots.iter().map(|r| eg.find(*r)).collect();
     let mut classes: Vec<Id> = eg.classes().map(|c| c.id).collect();
     classes.sort_unstable();
     let mut out = vec![];
     for class in classes {
         let Fact::Tensor(spec) = &eg[class].data.fact else { continue };
-        if !spec.dtype.in_kernels() {
+        // Nothing is plainer than a constant. Its other nodes would also breed: 0 = 0·5 = (0·5)·5 …
+        if !spec.dtype.in_kernels() || eg[class].data.konst.is_some() {
             continue;
         }
         for node in &eg[class].nodes {
@@ -81,6 +87,9 @@ fn search(eg: &Graphs, roots: &[Id], rules: &[&Rule]) -> Vec<(&'static str, Id, 
             let found = Found { eg, roots: &roots, class, node, op, spec };
             for rule in rules.iter().filter(|r| r.admits(op)) {
                 out.extend(rule.find(&found).into_iter().map(|t| (rule.name, class, t)));
+                if out.len() >= limit {
+                    return out;
+                }
             }
         }
     }
@@ -150,6 +159,26 @@ mod tests {
         // One match adds at most a few nodes, so that is all it may overshoot by.
         let (some, hit, _) = size(8);
         assert!(hit && some < 8 + 3, "{some}");
+    }
+
+    /// A constant that is a product of itself; a value that is one.
+    #[test]
+    fn classes_that_hold_themselves_do_not_breed() {
+        for (text, most) in [
+            ("%1 = full 0 : i64[4]\n %2 = full 5 : i64[]\n %3 = pw.mul %1, %2 : i64[4]\n return %3", 20),
+            (
+                "%1 = full 5 : i64[]\n %2 = pw.mul %0, %1 : i64[4]\n %3 = pw.mul %2, %1 : i64[4]\n \
+                 %4 = pw.mul %3, %1 : i64[4]\n return %4",
+                40,
+            ),
+        ] {
+            let graph = lj_ir::text::parse(&format!("graph g () {{\n %0 = input 0 : i64[4]\n {text}\n }}"));
+            let mut l = crate::load::load(&graph.unwrap()).unwrap();
+            let roots = l.roots.clone();
+            let rules: Vec<&Rule> = crate::rules::all().unwrap().iter().collect();
+            let done = saturate(&mut l.eg, &roots, &rules, 20_000, 12).unwrap();
+            assert!(done.saturated && l.eg.total_size() < most, "{done:?} {}", l.eg.total_size());
+        }
     }
 
     #[test]

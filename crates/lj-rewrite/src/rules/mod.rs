@@ -207,9 +207,11 @@ impl Found<'_> {
         self.eg[class].data.konst
     }
 
-    /// The nodes of a class that are plain operations.
+    /// The nodes of a class that are plain operations; of a constant, that it is one.
     pub fn ops(&self, class: Id) -> impl Iterator<Item = (&Op, &[Id])> {
-        self.eg[class].nodes.iter().filter_map(|n| match &self.eg.analysis.table[n.key as usize].op {
+        let constant = self.konst(class).is_some();
+        let nodes = self.eg[class].nodes.iter().filter(move |n| !constant || n.args.is_empty());
+        nodes.filter_map(|n| match &self.eg.analysis.table[n.key as usize].op {
             EOp::Op(op) => Some((op, &*n.args)),
             _ => None,
         })

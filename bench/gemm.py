@@ -1,8 +1,8 @@
 """Matrix products by our kernels and by ATen's, in turns within one process.
 
 Every row is a graph of a few products of one shape with operands of their own, compiled once with
-`gemm="own"` and once with `gemm="aten"`: all that differs is who multiplies. The last column is what
-`gemm="auto"` chooses.
+`gemm="own"` and once with `gemm="aten"`: all that differs is who multiplies. The last column is
+what `gemm="auto"` chooses.
 
     gemm.py [--dtypes f32,bf16] [--threads 1,2] [--seconds 0.4] [--only decode]
 """

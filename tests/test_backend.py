@@ -76,7 +76,7 @@ def test_import_of_torch_loads_next_to_nothing(script):
         ({"zzz": 1}, ValueError, "known: "),
         ({"rewrite": 1}, TypeError, "'rewrite' must be bool, not int"),
         ({"node_limit": "many"}, TypeError, "'node_limit' must be int, not str"),
-        ({"node_limit": 0}, ValueError, "must be positive"),
+        ({"node_limit": 0}, ValueError, "must be at least 1"),
         ({"fence": "around"}, ValueError, "before or after"),
     ],
 )

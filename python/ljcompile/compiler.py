@@ -104,6 +104,8 @@ def _settings(options: Options) -> str:
     del settings["fallback_random"]  # known from the graph
     settings["torch"] = torch.__version__
     settings["f32_exact"] = _f32_exact()
+    if torch.are_deterministic_algorithms_enabled():
+        settings["gemm_budget_ms"] = 0  # a measurement could end differently the next time
     return json.dumps(settings, default=str)
 
 

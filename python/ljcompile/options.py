@@ -57,7 +57,7 @@ class Options:
         default_factory=lambda: int(os.environ.get("LJCOMPILE_GEMM_BUDGET_MS") or 80)
     )
     """Milliseconds that compiling one graph may spend on timing them; then a cost model decides.
-    ``LJCOMPILE_GEMM_BUDGET_MS``."""
+    With 0 it decides alone and always alike. ``LJCOMPILE_GEMM_BUDGET_MS``."""
     fence: str | None = field(default_factory=lambda: os.environ.get("LJCOMPILE_FENCE") or None)
     """Debugging: run kernels between guard pages ``before`` or ``after`` every buffer; slow."""
     compile_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, 8))
@@ -96,8 +96,9 @@ def _check(key: str, value: Any, hint: Any) -> None:
     allowed = typing.get_args(hint) or (hint,)
     # `bool` is an `int`, but a flag given for a number is a mistake.
     if type(value) in allowed or (str in allowed and isinstance(value, os.PathLike)):
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise ValueError(f"ljcompile: option {key!r} must be positive, not {value}")
+        least = 0 if key == "gemm_budget_ms" else 1
+        if isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ValueError(f"ljcompile: option {key!r} must be at least {least}, not {value}")
         return
     names = " or ".join(getattr(t, "__name__", str(t)) for t in allowed)
     raise TypeError(f"ljcompile: option {key!r} must be {names}, not {type(value).__name__}")

@@ -232,7 +232,7 @@ def test_what_stays_with_aten():
 
 def test_a_choice_is_reported_and_kept(tmp_path, capsys):
     options = {"cache_dir": str(tmp_path / "cache"), "dump": str(tmp_path / "dump")}
-    options |= {"gemm": "auto", "cache": True}
+    options |= {"gemm": "auto", "cache": True, "gemm_budget_ms": 500}
     a, b = torch.randn(150, 170), torch.randn(170, 190)
 
     def product(a: Tensor, b: Tensor) -> Tensor:
@@ -242,7 +242,7 @@ def test_a_choice_is_reported_and_kept(tmp_path, capsys):
     torch.testing.assert_close(report.result, product(a, b))
     (p,) = report.graphs[0].products
     assert p["what"] == "f32 [150,170] @ [170,190]" and p["count"] == 1
-    assert p["reason"] in ("timed", "model") and p["own_ns"] > 0 and p["aten_ns"] > 0
+    assert p["reason"] == "timed" and p["own_ns"] > 0 and p["aten_ns"] > 0
     assert (p["by"] == "own") == (p["own_ns"] < p["aten_ns"])
     assert f"1 x {p['what']} by {p['by']} ({p['reason']}" in capsys.readouterr().out
     (meta,) = (tmp_path / "dump").glob("**/meta.json")
@@ -255,6 +255,28 @@ def test_a_choice_is_reported_and_kept(tmp_path, capsys):
         again = ljcompile.explain(product, options=options)(a, b)
         assert again.graphs[0].products == [p]
     assert again.graphs[0].cache == "hit"
+
+
+def test_products_are_timed_while_graphs_are_traced():
+    """ATen's call of a measurement must not reach the modes of tracing."""
+    torch.manual_seed(5)
+    layer = torch.nn.Linear(130, 140)
+    x = torch.randn(150, 130, requires_grad=True)
+    options = {"gemm": "auto", "cache": False, "gemm_budget_ms": 500}
+    call = compiled(layer, options=options)
+    call(x).sum().backward()
+    assert all(r.eager is None and not r.faults for r in stats.records)
+    products = [p for r in stats.records for p in r.products]
+    assert len(products) == 3 and all(p["reason"] == "timed" for p in products), products
+
+
+def test_without_a_budget_the_model_decides():
+    options = {"gemm": "auto", "cache": False, "gemm_budget_ms": 0}
+    a, b = torch.randn(150, 131), torch.randn(131, 140)
+    for _ in range(2):
+        compiled(torch.mm, options=options)(a, b)
+        (p,) = stats.records[-1].products
+        assert p["reason"] == "model" and p["own_ns"] > 0 and p["aten_ns"] > 0
 
 
 def test_an_unknown_value_of_the_option_is_an_error():

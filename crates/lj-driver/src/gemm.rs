@@ -144,6 +144,9 @@ impl<'a> Chooser<'a> {
 
     /// What was or is measured of a product like `p`; `None` if there is no time or no ATen.
     fn measure(&self, unit: &Unit, p: &Problem) -> Option<Choice> {
+        if self.options.gemm_budget_ms == 0 {
+            return None;
+        }
         let small = reduced(p);
         let scale = flops(p) / flops(&small).max(1.0);
         let balance = balance(p, unit.kernels.tile, self.threads);

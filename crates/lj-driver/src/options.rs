@@ -27,7 +27,8 @@ pub struct CompileOptions {
     pub node_limit: usize,
     /// Who makes matrix products: `auto`, `own`, `aten`.
     pub gemm: String,
-    /// Milliseconds a graph's compilation may spend on timing them.
+    /// Milliseconds a graph's compilation may spend on timing them. With 0 the cost model decides alone,
+    /// whatever was measured before.
     pub gemm_budget_ms: u64,
     /// Whether products of `f32` must have `f32`'s precision; ATen may round operands otherwise.
     pub f32_exact: bool,
@@ -48,8 +49,15 @@ impl CompileOptions {
     /// The part of the options that results depend on, as text for the cache key.
     pub fn key(&self) -> String {
         format!(
-            "rewrite={} rounding={} node_limit={} gemm={} f32_exact={} torch={}",
-            self.rewrite, self.rounding, self.node_limit, self.gemm, self.f32_exact, self.torch
+            "rewrite={} rounding={} node_limit={} gemm={} timed={} f32_exact={} \
+             torch={}",
+            self.rewrite,
+            self.rounding,
+            self.node_limit,
+            self.gemm,
+            self.gemm_budget_ms > 0,
+            self.f32_exact,
+            self.torch
         )
     }
 }

@@ -39,10 +39,43 @@ impl Gen<'_, '_> {
             next.extend(acc);
             next
         });
-        for (i, acc) in out[2..].iter().enumerate() {
-            ir.store(*acc, self.off(sums, i as i64 * vector), 4);
+        let acc = &out[2..];
+        self.branch(
+            self.plain(),
+            || self.store_tile(acc),
+            || {
+                for (i, acc) in acc.iter().enumerate() {
+                    ir.store(*acc, self.off(sums, i as i64 * vector), 4);
+                }
+                self.finish(sums);
+            },
+        );
+    }
+
+    /// Whether the tile is whole and final and nothing is added: the usual case of short sums, in which the
+    /// way through memory would count.
+    fn plain(&self) -> V {
+        let is = |n: usize, v: i64| self.ir.icmp(IPred::LLVMIntEQ, self.number(n), self.i64(v));
+        let mut all = is(micro::ROWS, self.tile.rows);
+        for (n, v) in [(micro::COLS, self.tile.cols()), (micro::PARTIAL, 0), (micro::BIAS, 0)] {
+            all = self.ir.and(all, is(n, v));
         }
-        self.finish(sums);
+        if self.narrow() { self.ir.and(all, is(micro::NARROW, 1)) } else { all }
+    }
+
+    /// Stores a whole tile from registers.
+    fn store_tile(&self, acc: &[V]) {
+        let (ir, bytes) = (self.ir, self.tile.dtype.bytes());
+        let stride = ir.mul(self.number(micro::OUT_STRIDE), self.i64(bytes));
+        let mut row = self.pointer(micro::OUT);
+        for values in acc.chunks(VECTORS as usize) {
+            for (v, x) in values.iter().enumerate() {
+                let x = if self.narrow() { self.rounded(*x) } else { *x };
+                let to = self.off(row, v as i64 * i64::from(self.lanes) * bytes);
+                ir.store(x, to, bytes as u32);
+            }
+            row = self.at(row, stride);
+        }
     }
 
     /// Runs `body(row of the sums, row number)` for every row that exists.

@@ -6,7 +6,7 @@ use super::{Kernels, Matrix, Product, Room, run, scratch_bytes};
 use crate::error::{Error, Result};
 use crate::memory::Block;
 use crate::parallel::threads;
-use crate::torch::{PlainMode, TensorHandle, Torch, torch};
+use crate::torch::{TensorHandle, Torch, torch};
 use lj_ir::DType;
 use lj_schedule::gemm::{Order, Problem};
 use std::time::{Duration, Instant};
@@ -183,7 +183,19 @@ pub fn compare(
     cold: bool,
     (budget, most): (Duration, usize),
 ) -> Result<Times> {
-    let _plain = PlainMode::new(torch()?);
+    // A thread of its own has none of the modes of the caller's, which is in the middle of tracing.
+    std::thread::scope(|s| {
+        let work = || compare_here(kernels, problem, cold, (budget, most));
+        s.spawn(work).join().unwrap_or_else(|_| Err(Error::Abi("the timing of a product panicked".into())))
+    })
+}
+
+fn compare_here(
+    kernels: &Kernels,
+    problem: &Problem,
+    cold: bool,
+    (budget, most): (Duration, usize),
+) -> Result<Times> {
     let _one = OneThread::new().ok_or_else(|| Error::Abi("torch cannot run in one thread".into()))?;
     let bench = Bench::new(kernels, problem, cold)?;
     let start = Instant::now();

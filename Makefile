@@ -25,8 +25,9 @@ OPINFO_ARGS ?=
 ZOO_ARGS ?= --modes infer,train,dyn,bf16 --fork --fast
 
 .PHONY: help setup build demo test test-rust test-properties test-python test-python-28 lint fmt \
-	report-coverage test-28 test-models test-fuzz fuzz-quick test-fence test-opinfo test-opinfo-full \
-	test-stress test-cases test-zoo bench bench-first bench-gemm \
+	report-coverage report-attention test-28 test-models test-fuzz fuzz-quick test-fence \
+	test-opinfo test-opinfo-full test-stress test-cases test-zoo \
+	bench bench-first bench-gemm bench-sweep bench-linear-cross-entropy \
 	wheel test-wheel print-python print-python-28 clean
 
 help: ## List the targets
@@ -114,7 +115,10 @@ test-zoo: setup ## The model zoo (ZOO=, ZOO_ARGS=)
 report-coverage: setup ## Share of the zoo's work that runs in our kernels, and what does not (ZOO=)
 	@$(PYTHON) bench/zoo_coverage.py --zoo $(ZOO)
 
-bench: bench-first ## All benchmarks
+report-attention: setup ## Attention in eager form in the zoo's models: found, replaced, and why not (ZOO=)
+	@$(PYTHON) bench/attention_found.py --zoo $(ZOO)
+
+bench: bench-first bench-linear-cross-entropy ## All benchmarks
 
 bench-sweep: setup ## Decoders over 32 lengths and 4 batch sizes: what masked tails cost
 	@$(PYTHON) bench/sweep.py
@@ -124,6 +128,9 @@ bench-first: setup ## 6-layer Llama: first call, step time, memory, warm cache, 
 
 bench-gemm: setup ## Matrix products of our kernels against ATen's (GEMM_ARGS=)
 	@$(PYTHON) bench/gemm.py $(GEMM_ARGS)
+
+bench-linear-cross-entropy: setup ## Loss of a linear head: time and peak memory against eager's
+	@$(PYTHON) bench/linear_cross_entropy.py
 
 wheel: setup ## Build a self-contained wheel (LLVM linked in) into dist/
 	@scripts/build-wheel.sh

@@ -26,7 +26,7 @@ def unsound_alias(gm: fx.GraphModule) -> str | None:
     inputs = (_storage(node) for node in gm.graph.nodes if node.op == "placeholder")
     count = Counter(s for s in inputs if s is not None)
     shared = {s for s, n in count.items() if n > 1}
-    if not shared or not any(_changes(node) for node in gm.graph.nodes):
+    if not shared or not any(changes(node) for node in gm.graph.nodes):
         return None
     results = gm.graph.output_node().all_input_nodes
     if any(node.op != "placeholder" and _storage(node) in shared for node in results):
@@ -38,7 +38,7 @@ def _storage(node: fx.Node) -> int | None:
     return storage_of(node.meta.get("example_value"))
 
 
-def _changes(node: fx.Node) -> bool:
+def changes(node: fx.Node) -> bool:
     """Whether the node may change an operand in place."""
     if node.op not in ("call_function", "call_method"):
         return False

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import stats
 from .aliasing import unsound_alias
+from .captured import put_operators
 from .compiler import CompileError, compile_graph, run_uncompiled
 from .decompositions import table
 from .lean import Training
@@ -51,6 +52,7 @@ def ljcompile(
     if reason is not None:
         return run_uncompiled(gm, "captured", reason)
     start = time.perf_counter()
+    put_operators(gm, parsed)
     training = Training(example_inputs)
     compiler = functools.partial(_compile, parsed, training)
     backend = aot_autograd(

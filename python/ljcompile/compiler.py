@@ -101,7 +101,8 @@ _PLEASE_REPORT = (
 
 def _settings(options: Options) -> str:
     settings = dataclasses.asdict(options)
-    del settings["fallback_random"]  # known from the graph
+    # Known from the graph.
+    del settings["fallback_random"], settings["operators"]
     settings["torch"] = torch.__version__
     settings["f32_exact"] = _f32_exact()
     if torch.are_deterministic_algorithms_enabled():

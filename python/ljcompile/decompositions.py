@@ -252,9 +252,7 @@ def _roll(self: torch.Tensor, shifts: list[int], dims: list[int] = ()) -> torch.
     return self
 
 
-def _soft_margin_loss(
-    self: torch.Tensor, target: torch.Tensor, reduction: int = 1
-) -> torch.Tensor:
+def _soft_margin_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
     """ATen's steps, each rounded to the dtype: in 16 bits the exponential may be infinite."""
     loss = torch.log1p(torch.exp(-self * target))
     return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss

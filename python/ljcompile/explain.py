@@ -37,6 +37,8 @@ class Report:
     """What the call returned."""
     graphs: list[stats.Record] = field(default_factory=list)
     """The ATen graphs that reached the compiler."""
+    sites: list[stats.Site] = field(default_factory=list)
+    """Operators found spelled out above autograd, or nearly."""
     breaks: list[Break] = field(default_factory=list)
     """Where Dynamo broke the graph."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -73,6 +75,10 @@ class Report:
             )
             lines.append(f"  graph {i} ({g.name}): {g.ops} ops, {how}, cache {g.cache}")
             lines += [f"    stage {f['stage']} failed: {f['message']}" for f in g.faults]
+        count = Counter((s.family, s.found, s.declined) for s in self.sites)
+        for (family, found, declined), n in count.items():
+            how = f"left as it is: {declined}" if found else f"not found: {declined}"
+            lines.append(f"  {n} x {family}: {how if declined else 'one operator'}")
         if self.breaks:
             lines.append("breaks:")
             lines += [
@@ -123,6 +129,7 @@ def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Rep
         report = Report(
             result=result,
             graphs=list(stats.records),
+            sites=list(stats.sites),
             breaks=_breaks(Counter(dynamo_utils.counters["graph_break"]) - breaks_before),
             seconds=_seconds(_frame_seconds() - frames_before),
         )

@@ -14,9 +14,12 @@ from typing import Any
 #: to turn on and no CUDA graph.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
-
-#: Values of the option ``gemm``.
-GEMM = ("auto", "own", "aten")
+#: Options that are one of a few words.
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "fence": (None, "before", "after"),
+    "gemm": ("auto", "own", "aten"),
+    "operators": ("auto", "always", "never"),
+}
 
 
 def _flag(name: str, default: bool) -> bool:
@@ -48,6 +51,9 @@ class Options:
     """Run the rewrite stage."""
     rounding: bool = True
     """Allow rewrite rules that may change the last bits of a result."""
+    operators: str = field(default_factory=lambda: os.environ.get("LJCOMPILE_OPERATORS", "auto"))
+    """Put one operator for what spells it out (attention): where it is faster (``auto``), wherever
+    it is legal (``always``), ``never``."""
     node_limit: int = 20_000
     """Size at which the e-graph of the rewrite stage stops growing."""
     gemm: str = field(default_factory=lambda: os.environ.get("LJCOMPILE_GEMM") or "auto")
@@ -84,11 +90,11 @@ class Options:
                 raise ValueError(unknown("option", str(key), hints))
             _check(key, value, hints[key])
         parsed = dataclasses.replace(cls(), **options)
-        if parsed.fence not in (None, "before", "after"):
-            found = repr(parsed.fence)
-            raise ValueError(f"ljcompile: option 'fence' must be before or after, not {found}")
-        if parsed.gemm not in GEMM:
-            raise ValueError(unknown("value of option 'gemm':", parsed.gemm, GEMM))
+        for name, allowed in _CHOICES.items():
+            value = getattr(parsed, name)
+            if value not in allowed:
+                words = " or ".join(str(a) for a in allowed if a is not None)
+                raise ValueError(f"ljcompile: option {name!r} must be {words}, not {value!r}")
         return parsed
 
 

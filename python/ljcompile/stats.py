@@ -44,11 +44,28 @@ class Record:
     """Stages that failed and were done without: ``stage``, ``message``."""
 
 
+@dataclass
+class Site:
+    """An operator that was found spelled out in a graph above autograd, or nearly."""
+
+    family: str
+    """``attention``, ``linear-cross-entropy``."""
+    found: bool
+    """Whether it was found."""
+    declined: str | None
+    """Why it is left as it is; None where it was replaced."""
+    line: str = ""
+    """Where the program has it."""
+
+
 #: ``graphs``, ``kernels``, ``fallbacks``, ``eager_graphs``, ``cache_hit``, ``cache_miss``.
 counters: Counter[str] = Counter()
 
 #: Every graph since the last `clear`, in the order of compilation.
 records: list[Record] = []
+
+#: Operators found above autograd since the last `clear`.
+sites: list[Site] = []
 
 #: Breaks of the Dynamo graphs handed to us: ``(reason, where)``.
 breaks: list[tuple[str, str]] = []
@@ -75,5 +92,5 @@ def clear() -> None:
     """Forgets everything counted so far."""
     with _lock:
         counters.clear()
-        for items in (records, breaks, backend_seconds):
+        for items in (records, sites, breaks, backend_seconds):
             items.clear()

@@ -15,10 +15,14 @@ mod pipeline;
 mod report;
 
 pub use lj_dump::Artifact;
+pub use lj_rewrite::captured::{Site, Step, StepArg};
 pub use options::CompileOptions;
 pub use report::{Fallback, Fault, Report};
 
+use lj_import::captured::CapturedCall;
 use lj_import::fx::FxGraph;
+use lj_ir::{Sym, SymInfo};
+use lj_rewrite::captured::Policy;
 use lj_runtime::Plan;
 
 /// Why a graph was not compiled.
@@ -73,6 +77,22 @@ pub struct Compiled {
     pub artifacts: Vec<Artifact>,
     /// Things the user should know once: what it is about (`cache`, `dump`) and a sentence.
     pub warnings: Vec<(&'static str, String)>,
+}
+
+/// Finds operators that are spelled out in a graph above autograd, around the given calls. `always`:
+/// also where ours is not expected to be faster.
+///
+/// # Errors
+/// If the search fails; the graph is then used as it is.
+pub fn find_operators(
+    calls: &[CapturedCall],
+    barriers: &[usize],
+    syms: &[(Sym, SymInfo)],
+    always: bool,
+) -> Result<Vec<Site>, Error> {
+    let policy = if always { Policy::Always } else { Policy::Auto };
+    let find = || lj_rewrite::captured::find(&lj_import::captured::import(calls, barriers, syms), policy);
+    guard::guard(find).map_err(|message| Error::Stage { stage: "captured".into(), message })
 }
 
 /// Compiles a graph.

@@ -9,6 +9,7 @@
 //! on 16-bit floats rounds its result once, as eager does. This crate knows nothing of Python, of
 //! how the graph is scheduled or of code generation.
 
+pub mod captured;
 mod cx;
 mod external;
 pub mod fx;

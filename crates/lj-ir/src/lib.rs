@@ -13,6 +13,7 @@
 //! [`Graph::mutations`], applied after everything else. Arithmetic on 16-bit floats does not exist:
 //! importers spell out the conversions, so rounding is visible and can be reasoned about.
 
+pub mod captured;
 pub mod dtype;
 pub mod expr;
 pub mod facts;

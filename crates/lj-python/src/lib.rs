@@ -2,6 +2,7 @@
 //! driver takes and back; what a compilation does is decided in `lj-driver`.
 
 mod callback;
+mod captured;
 mod convert;
 mod graph;
 mod sympy;
@@ -27,6 +28,8 @@ mod _native {
 
     #[pymodule_export]
     use super::CompileError;
+    #[pymodule_export]
+    use super::captured::{captured_names, find_operators};
     #[pymodule_export]
     use super::graph::{CompiledGraph, Progress, compile};
 

@@ -33,7 +33,7 @@ struct Target {
     effect: bool,
 }
 
-struct Walk<'py> {
+pub(crate) struct Walk<'py> {
     py: Python<'py>,
     torch: &'static Torch,
     symbols: Symbols<'py>,
@@ -57,22 +57,7 @@ const WITH_EFFECTS: &str = "higher_order.with_effects";
 /// Walks `gm`; `name` is `forward`, `backward` or `inference`.
 pub fn walk(gm: &Bound<'_, PyAny>, name: &str) -> PyResult<Walked> {
     let py = gm.py();
-    let mut w = Walk {
-        py,
-        torch: torch(py)?,
-        symbols: Symbols::new(py),
-        refs: HashMap::new(),
-        known_targets: HashMap::new(),
-        with_effects: HashSet::new(),
-        out: Walked {
-            graph: FxGraph { name: name.into(), ..FxGraph::default() },
-            objects: vec![],
-            constants: vec![],
-            targets: BTreeMap::new(),
-            lazy: vec![],
-        },
-        placeholders: 0,
-    };
+    let mut w = Walk::new(py, name)?;
     for node in gm.getattr(intern!(py, "graph"))?.getattr(intern!(py, "nodes"))?.try_iter()? {
         w.node(gm, &node?)?;
     }
@@ -81,6 +66,36 @@ pub fn walk(gm: &Bound<'_, PyAny>, name: &str) -> PyResult<Walked> {
 }
 
 impl<'py> Walk<'py> {
+    /// Nothing walked yet.
+    pub(crate) fn new(py: Python<'py>, name: &str) -> PyResult<Walk<'py>> {
+        Ok(Walk {
+            py,
+            torch: torch(py)?,
+            symbols: Symbols::new(py),
+            refs: HashMap::new(),
+            known_targets: HashMap::new(),
+            with_effects: HashSet::new(),
+            out: Walked {
+                graph: FxGraph { name: name.into(), ..FxGraph::default() },
+                objects: vec![],
+                constants: vec![],
+                targets: BTreeMap::new(),
+                lazy: vec![],
+            },
+            placeholders: 0,
+        })
+    }
+
+    /// Arguments that are this node refer to number `i`.
+    pub(crate) fn refer(&mut self, node: &Bound<'py, PyAny>, i: usize) {
+        self.refs.insert(node.as_ptr() as usize, FxArg::Node(i));
+    }
+
+    /// The symbols met so far.
+    pub(crate) fn syms(&self) -> Vec<(lj_ir::Sym, lj_ir::SymInfo)> {
+        self.symbols.syms.iter().map(|(s, i)| (s.clone(), i.clone())).collect()
+    }
+
     fn node(&mut self, gm: &Bound<'py, PyAny>, node: &Bound<'py, PyAny>) -> PyResult<()> {
         let py = self.py;
         let op = node.getattr(intern!(py, "op"))?;
@@ -243,7 +258,7 @@ impl<'py> Walk<'py> {
         FxArg::Object(self.out.objects.len() - 1)
     }
 
-    fn arg(&mut self, x: &Bound<'py, PyAny>) -> PyResult<FxArg> {
+    pub(crate) fn arg(&mut self, x: &Bound<'py, PyAny>) -> PyResult<FxArg> {
         let t = self.torch;
         if let Some(arg) = self.refs.get(&(x.as_ptr() as usize)) {
             return Ok(arg.clone());
@@ -299,7 +314,7 @@ impl<'py> Walk<'py> {
         Ok(t)
     }
 
-    fn meta(&mut self, v: &Bound<'py, PyAny>) -> PyResult<FxMeta> {
+    pub(crate) fn meta(&mut self, v: &Bound<'py, PyAny>) -> PyResult<FxMeta> {
         let t = self.torch;
         if v.is_none() {
             return Ok(FxMeta::None);

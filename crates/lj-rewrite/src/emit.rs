@@ -211,6 +211,7 @@ impl Emit<'_> {
                 let v = results.and_then(|r| r.get(*k as usize)).copied();
                 Ok(vec![v.ok_or_else(|| Error::BadResult("a result is missing".into()))?])
             }
+            EOp::Part(_) => Err(Error::BadResult("a part of a pattern above autograd".into())),
             EOp::Copy(strides) => {
                 let spec = spec(&entry.fact)?;
                 let x = self.value(node.args[0])?;

@@ -5,6 +5,7 @@
 //! differently, and only `emit` decides layouts. [`Op::Copy`] is the exception: its layout is all
 //! it has to say.
 
+use crate::captured::Part;
 use crate::fold;
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use lj_ir::{DType, Device, Expr, Facts, Op, Scalar, Type};
@@ -49,6 +50,8 @@ pub(crate) enum EOp {
     Copy(Vec<Expr>),
     /// Any other operation with one result.
     Op(Op),
+    /// A part of a pattern above autograd; only `captured` makes them.
+    Part(Part),
 }
 
 /// A tensor's type without its strides.

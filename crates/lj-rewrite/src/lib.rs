@@ -11,6 +11,7 @@
 //! `docs/writing-a-rule.md`.
 
 mod alias;
+pub mod captured;
 mod clean;
 mod cost;
 mod emit;

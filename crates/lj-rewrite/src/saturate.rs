@@ -5,11 +5,12 @@
 //! a hard limit.
 
 use crate::error::Error;
-use crate::lang::{ENode, EOp, Fact, Graphs};
+use crate::lang::{ENode, EOp, Fact, Graphs, Spec};
 use crate::rules::{Found, Rule, Term};
 use egg::{Id, Language};
 use lj_ir::{Op, View};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What stopped the rules, and what they did.
 #[derive(Debug, Default)]
@@ -80,12 +81,16 @@ fn search(eg: &Graphs, roots: &[Id], rules: &[&Rule], limit: usize) -> Vec<(&'st
             continue;
         }
         for node in &eg[class].nodes {
-            let EOp::Op(op) = &eg.analysis.table[node.key as usize].op else { continue };
+            let (op, part) = match &eg.analysis.table[node.key as usize].op {
+                EOp::Op(op) => (op, None),
+                EOp::Part(part) => (&Op::Copy, Some(part)),
+                _ => continue,
+            };
             if node.is_leaf() {
                 continue;
             }
-            let found = Found { eg, roots: &roots, class, node, op, spec };
-            for rule in rules.iter().filter(|r| r.admits(op)) {
+            let found = Found { eg, roots: &roots, class, node, op, part, spec };
+            for rule in rules.iter().filter(|r| r.admits(&found)) {
                 out.extend(rule.find(&found).into_iter().map(|t| (rule.name, class, t)));
                 if out.len() >= limit {
                     return out;
@@ -100,12 +105,15 @@ fn search(eg: &Graphs, roots: &[Id], rules: &[&Rule], limit: usize) -> Vec<(&'st
 fn add(eg: &mut Graphs, term: &Term) -> Option<Id> {
     match term {
         Term::Class(id, _) => Some(eg.find(*id)),
-        Term::Node(op, spec, args) => {
-            let args: Option<Vec<Id>> = args.iter().map(|a| add(eg, a)).collect();
-            let key = eg.analysis.intern(EOp::Op(op.clone()), Fact::Tensor(spec.clone()));
-            Some(eg.add(ENode { key, args: args?.into() }))
-        }
+        Term::Node(op, spec, args) => made(eg, EOp::Op(op.clone()), spec, args),
+        Term::Part(part, spec, args) => made(eg, EOp::Part(part.clone()), spec, args),
     }
+}
+
+fn made(eg: &mut Graphs, op: EOp, spec: &Arc<Spec>, args: &[Term]) -> Option<Id> {
+    let args: Option<Vec<Id>> = args.iter().map(|a| add(eg, a)).collect();
+    let key = eg.analysis.intern(op, Fact::Tensor(spec.clone()));
+    Some(eg.add(ENode { key, args: args?.into() }))
 }
 
 /// `new` as a replacement of `class`: expanded where the rule's right side has a smaller shape

@@ -8,6 +8,7 @@ mod views;
 
 pub(crate) use pattern::{Match, Pattern};
 
+use crate::captured::Part;
 use crate::error::Error;
 use crate::lang::{ENode, EOp, Fact, Graphs, Spec};
 use egg::Id;
@@ -32,6 +33,8 @@ pub(crate) enum Root {
     Convert,
     View,
     Reduce,
+    /// A part of a pattern above autograd.
+    Part,
 }
 
 impl Root {
@@ -85,8 +88,11 @@ impl Rule {
     }
 
     /// Whether the left side can start at this operation.
-    pub fn admits(&self, op: &Op) -> bool {
-        self.root.admits(op)
+    pub fn admits(&self, found: &Found<'_>) -> bool {
+        match found.part {
+            Some(_) => self.root == Root::Part,
+            None => self.root.admits(found.op),
+        }
     }
 }
 
@@ -102,6 +108,15 @@ pub(crate) fn all() -> Result<&'static [Rule], Error> {
     RULES.as_ref().map(Vec::as_slice).map_err(Clone::clone)
 }
 
+/// The rules for graphs above autograd: the family's own, and those that bring views and conversions
+/// into one form.
+pub(crate) fn captured() -> Vec<Rule> {
+    let mut rules = casts::rules();
+    rules.extend(views::rules());
+    rules.extend(crate::captured::rules());
+    rules
+}
+
 /// The names of all rules with their exactness, in the order in which they are tried.
 pub fn rule_names() -> Vec<(&'static str, Exactness)> {
     all().map(|rules| rules.iter().map(|r| (r.name, r.exactness)).collect()).unwrap_or_default()
@@ -112,12 +127,13 @@ pub fn rule_names() -> Vec<(&'static str, Exactness)> {
 pub(crate) enum Term {
     Class(Id, Arc<Spec>),
     Node(Op, Arc<Spec>, Vec<Term>),
+    Part(Part, Arc<Spec>, Vec<Term>),
 }
 
 impl Term {
     pub fn spec(&self) -> &Arc<Spec> {
         match self {
-            Term::Class(_, s) | Term::Node(_, s, _) => s,
+            Term::Class(_, s) | Term::Node(_, s, _) | Term::Part(_, s, _) => s,
         }
     }
 
@@ -175,6 +191,8 @@ pub(crate) struct Found<'a> {
     pub class: Id,
     pub node: &'a ENode,
     pub op: &'a Op,
+    /// The part of a pattern that the node is, if it is one; it has no `op` then.
+    pub part: Option<&'a Part>,
     /// The class's type.
     pub spec: &'a Arc<Spec>,
 }
@@ -213,6 +231,14 @@ impl Found<'_> {
         let nodes = self.eg[class].nodes.iter().filter(move |n| !constant || n.args.is_empty());
         nodes.filter_map(|n| match &self.eg.analysis.table[n.key as usize].op {
             EOp::Op(op) => Some((op, &*n.args)),
+            _ => None,
+        })
+    }
+
+    /// The nodes of a class that are parts of a pattern.
+    pub fn parts(&self, class: Id) -> impl Iterator<Item = (&Part, &[Id])> {
+        self.eg[class].nodes.iter().filter_map(|n| match &self.eg.analysis.table[n.key as usize].op {
+            EOp::Part(p) => Some((p, &*n.args)),
             _ => None,
         })
     }

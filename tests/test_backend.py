@@ -77,7 +77,7 @@ def test_import_of_torch_loads_next_to_nothing(script):
         ({"rewrite": 1}, TypeError, "'rewrite' must be bool, not int"),
         ({"node_limit": "many"}, TypeError, "'node_limit' must be int, not str"),
         ({"node_limit": 0}, ValueError, "must be at least 1"),
-        ({"fence": "around"}, ValueError, "before or after"),
+        ({"fence": "around"}, ValueError, "known: before, after"),
     ],
 )
 def test_wrong_options_are_errors(options, error, words):

@@ -93,8 +93,8 @@ class Options:
         for name, allowed in _CHOICES.items():
             value = getattr(parsed, name)
             if value not in allowed:
-                words = " or ".join(str(a) for a in allowed if a is not None)
-                raise ValueError(f"ljcompile: option {name!r} must be {words}, not {value!r}")
+                words = [a for a in allowed if a is not None]
+                raise ValueError(unknown(f"value of option {name!r}:", str(value), words))
         return parsed
 
 

@@ -6,11 +6,14 @@ the functions of torch get the names it knows them by, and the graph is changed 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import logging
 import math
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +33,7 @@ _SEEDS = frozenset({"softmax", "functional.softmax", "cross_entropy"})
 
 #: Name → what is called so: functions by module and name, methods by name.
 _FUNCTIONS = """
-matmul: torch.matmul operator.matmul .matmul
+matmul: torch.matmul operator.matmul .matmul .__matmul__
 bmm: torch.bmm .bmm
 baddbmm: torch.baddbmm .baddbmm
 einsum: torch.einsum
@@ -39,22 +42,22 @@ functional.softmax: functional.softmax
 dropout: functional.dropout torch.dropout
 linear: functional.linear
 cross_entropy: functional.cross_entropy
-add: torch.add operator.add .add
-sub: torch.sub operator.sub .sub
-mul: torch.mul operator.mul .mul
-div: torch.div torch.true_divide operator.truediv .div
+add: torch.add operator.add .add .__add__ .__radd__
+sub: torch.sub operator.sub .sub .__sub__
+mul: torch.mul operator.mul .mul .__mul__ .__rmul__
+div: torch.div torch.true_divide operator.truediv .div .__truediv__
 add_: operator.iadd .add_
 sub_: operator.isub .sub_
 mul_: operator.imul .mul_
 div_: operator.itruediv .div_
-and: operator.and_ torch.logical_and .logical_and
-eq: operator.eq torch.eq .eq
-ne: operator.ne torch.ne .ne
-le: operator.le torch.le .le
-lt: operator.lt torch.lt .lt
-ge: operator.ge torch.ge .ge
-gt: operator.gt torch.gt .gt
-invert: operator.invert torch.logical_not .logical_not
+and: operator.and_ torch.logical_and .logical_and .__and__
+eq: operator.eq torch.eq .eq .__eq__
+ne: operator.ne torch.ne .ne .__ne__
+le: operator.le torch.le .le .__le__
+lt: operator.lt torch.lt .lt .__lt__
+ge: operator.ge torch.ge .ge .__ge__
+gt: operator.gt torch.gt .gt .__gt__
+invert: operator.invert torch.logical_not .logical_not .__invert__
 where: torch.where
 Tensor.where: .where
 masked_fill: torch.masked_fill .masked_fill
@@ -109,11 +112,15 @@ def put_operators(gm: fx.GraphModule, options: Options) -> None:
         always = options.operators == "always"
         found = _native.find_operators(nodes, names, seeds, barriers, always)
         replaced = [s for s in found if s[4]]
+        sites: list[Site] = []
         for family, at, was_found, declined, steps, dead in found:
             if steps:
                 declined = _replace(gm, nodes, at, steps, dead)
             line = str(nodes[at].meta.get("stack_trace") or "").strip().rpartition("\n  File ")[2]
-            stats.sites.append(Site(family, was_found, declined, " ".join(line.split())))
+            sites.append(Site(family, was_found, declined, " ".join(line.split())))
+        stats.sites.extend(sites)
+        if options.dump is not None:
+            _dump(options.dump, sites)
         if replaced:
             gm.graph.lint()
             gm.recompile()
@@ -121,6 +128,17 @@ def put_operators(gm: fx.GraphModule, options: Options) -> None:
         if options.strict:
             raise
         log.warning("ljcompile: the search for operators failed", exc_info=True)
+
+
+def _dump(folder: str, sites: list[Site]) -> None:
+    """Writes what was found in a graph beside the folders of its ATen graphs."""
+    compile_id = str(torch._guards.CompileContext.current_compile_id() or "none")
+    path = Path(folder) / f"operators_{compile_id.replace('/', '_')}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([dataclasses.asdict(s) for s in sites], indent=1) + "\n")
+    except OSError as error:
+        log.warning("ljcompile: dump: %s", error)
 
 
 def _named(names: dict[Any, str], node: fx.Node) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import spellings
@@ -142,6 +143,15 @@ def test_explain_counts_them(capsys):
     report = ljcompile.explain(CASES["capped"].fn, options=OPTIONS)
     report(*CASES["capped"].inputs(torch.float32))
     assert f"1 x attention: not found: {spellings.MORE}" in capsys.readouterr().out
+
+
+def test_dump_lists_them(tmp_path):
+    case = CASES["plain"]
+    compiled(case.fn, dump=str(tmp_path))(*case.inputs(torch.float32))
+    (path,) = tmp_path.glob("operators_*.json")
+    (site,) = json.loads(path.read_text())
+    assert (site["family"], site["found"], site["declined"]) == ("attention", True, None)
+    assert "softmax" in site["line"]
 
 
 def test_graphs_without_softmax_are_not_searched(monkeypatch):

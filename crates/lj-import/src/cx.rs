@@ -33,6 +33,16 @@ pub(crate) enum Stop {
     Fail(Error),
 }
 
+impl Stop {
+    /// The error, where the current node must not be left to ATen.
+    pub fn error(self, cx: &Cx<'_>) -> Error {
+        match self {
+            Stop::Fail(e) => e,
+            Stop::Decline(why) => cx.error(why),
+        }
+    }
+}
+
 /// Result of a lowering.
 pub(crate) type Lowered<T = Val> = Result<T, Stop>;
 
@@ -285,14 +295,30 @@ impl<'a> Cx<'a> {
     }
 
     fn scalar_to_tensor(&mut self, v: ValueId) -> ValueId {
+        // What was read from a tensor is still there.
+        let read = self.graph.def(v);
+        if let Op::Extern(call) = &read.op
+            && call.target == crate::run::READ
+            && let &[x] = &read.inputs[..]
+            && self.ty(x).device == Device::Cpu
+            && self.dtype(x).in_kernels()
+            && let &Type::Scalar(dtype) = self.graph.ty(v)
+        {
+            let x = self.reshape(x, vec![]);
+            return self.convert(x, dtype);
+        }
+        let dtype = match self.graph.ty(v) {
+            Type::Scalar(dtype) => *dtype,
+            _ => DType::F64,
+        };
         let call = lj_ir::ExternCall {
             target: "aten.scalar_tensor.default".into(),
             args: vec![lj_ir::Arg::Input(0)],
-            kwargs: vec![("dtype".into(), lj_ir::Arg::DType(DType::F64))],
+            kwargs: vec![("dtype".into(), lj_ir::Arg::DType(dtype))],
             reason: "a number known only at run time becomes a tensor".into(),
             effect: false,
         };
-        self.push(Op::Extern(call), vec![v], TensorType::contiguous(DType::F64, vec![]))
+        self.push(Op::Extern(call), vec![v], TensorType::contiguous(dtype, vec![]))
     }
 
     // ---- the result ----
@@ -489,19 +515,23 @@ impl<'a> Cx<'a> {
         if ty.shape == shape {
             return v;
         }
-        let strides = lj_ir::shape::view_strides(&ty.shape, &ty.strides, &shape, &self.graph.facts)
+        let strides = lj_ir::shape::reshape_strides(&ty.shape, &ty.strides, &shape, &self.graph.facts)
             .unwrap_or_else(|| contiguous_strides(&shape));
         let ty = TensorType { dtype: ty.dtype, device: ty.device, shape, strides };
         self.view(View::Reshape, v, ty)
     }
 
-    /// `v` broadcast to `shape`.
+    /// `v` broadcast to `shape`, whose extents count where equality to those of `v` cannot be proved.
     pub fn expand(&mut self, v: ValueId, shape: &[Expr]) -> ValueId {
+        let own = self.shape(v);
+        let lead = shape.len().saturating_sub(own.len());
+        let want = own.iter().zip(&shape[lead..]).map(|(a, b)| if a.is(1) { a } else { b });
+        let want: Vec<Expr> = want.cloned().collect();
+        let v = self.retyped(v, &want).unwrap_or(v);
         let ty = self.ty(v);
         if ty.shape == shape {
             return v;
         }
-        let lead = shape.len().saturating_sub(ty.rank());
         let strides = (0..shape.len())
             .map(|i| {
                 if i < lead || ty.shape[i - lead] != shape[i] {

@@ -168,10 +168,10 @@ fn dense(ty: &mut Type) {
     }
 }
 
-fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
+fn arg(cx: &mut Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> {
     Ok(match a {
-        FxArg::Node(n) => match cx.val(*n) {
-            Ok(val) => value(val, inputs),
+        FxArg::Node(n) => match cx.val(*n).cloned() {
+            Ok(val) => value(cx, &val, inputs),
             Err(Stop::Fail(e)) => return Err(e),
             Err(Stop::Decline(why)) => return Err(cx.error(why)),
         },
@@ -185,13 +185,20 @@ fn arg(cx: &Cx<'_>, a: &FxArg, inputs: &mut Vec<ValueId>) -> Result<Arg, Error> 
         FxArg::Layout(l) => Arg::Layout(l.clone()),
         FxArg::MemoryFormat(m) => Arg::MemoryFormat(m.clone()),
         FxArg::List(l) => Arg::List(l.iter().map(|a| arg(cx, a, inputs)).collect::<Result<_, _>>()?),
+        FxArg::Tuple(l) => Arg::Tuple(l.iter().map(|a| arg(cx, a, inputs)).collect::<Result<_, _>>()?),
         FxArg::Object(i) => Arg::Object(*i),
     })
 }
 
-fn value(val: &Val, inputs: &mut Vec<ValueId>) -> Arg {
+fn value(cx: &mut Cx<'_>, val: &Val, inputs: &mut Vec<ValueId>) -> Arg {
     match val {
-        Val::Tensor(v) | Val::Number(v) | Val::Scalar(v) => {
+        // ATen wants the number itself.
+        Val::Number(v) => {
+            let ty = Type::Scalar(cx.dtype(*v));
+            let number = Val::Scalar(crate::run::read(cx, *v, ty, false));
+            value(cx, &number, inputs)
+        }
+        Val::Tensor(v) | Val::Scalar(v) => {
             let at = inputs.iter().position(|i| i == v).unwrap_or(inputs.len());
             if at == inputs.len() {
                 inputs.push(*v);
@@ -199,7 +206,7 @@ fn value(val: &Val, inputs: &mut Vec<ValueId>) -> Arg {
             Arg::Input(at)
         }
         Val::Int(e) => Arg::Int(e.clone()),
-        Val::List(l) => Arg::List(l.iter().map(|v| value(v, inputs)).collect()),
+        Val::List(l) => Arg::List(l.iter().map(|v| value(cx, v, inputs)).collect()),
         Val::None => Arg::None,
     }
 }
@@ -210,7 +217,7 @@ fn result_types(cx: &Cx<'_>, meta: &FxMeta, out: &mut Vec<Type>) -> Result<(), E
         FxMeta::Tensor(t) => Type::Tensor(t.clone()),
         FxMeta::SymInt(e) => Type::SymInt(e.clone()),
         FxMeta::SymFloat => Type::Scalar(DType::F64),
-        FxMeta::SymBool => Type::Scalar(DType::Bool),
+        FxMeta::SymBool | FxMeta::Truth(_) => Type::Scalar(DType::Bool),
         FxMeta::None => Type::None,
         FxMeta::List(l) => return l.iter().try_for_each(|m| result_types(cx, m, out)),
         FxMeta::Other(what) => return Err(cx.error(format!("gives {what}, which the IR has no type for"))),
@@ -231,6 +238,6 @@ fn result(meta: &FxMeta, values: &mut impl Iterator<Item = ValueId>) -> Val {
             Val::None
         }
         FxMeta::Tensor(_) => values.next().map_or(Val::None, Val::Tensor),
-        FxMeta::SymFloat | FxMeta::SymBool => values.next().map_or(Val::None, Val::Scalar),
+        FxMeta::SymFloat | FxMeta::SymBool | FxMeta::Truth(_) => values.next().map_or(Val::None, Val::Scalar),
     }
 }

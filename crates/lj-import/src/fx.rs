@@ -57,8 +57,10 @@ pub enum FxArg {
     Layout(String),
     /// `torch.memory_format` by name.
     MemoryFormat(String),
-    /// A list or tuple.
+    /// A list, or a tuple where either will do.
     List(Vec<FxArg>),
+    /// A tuple: an argument of a higher-order operator, which may tell the two apart.
+    Tuple(Vec<FxArg>),
     /// Anything else: an index into the table of Python objects that the caller keeps.
     Object(usize),
 }
@@ -74,6 +76,8 @@ pub enum FxMeta {
     SymFloat,
     /// A `SymBool` or bool.
     SymBool,
+    /// A `SymBool` that is whether a symbol, of 0 or 1, is 1: a truth value read from a tensor.
+    Truth(Sym),
     /// A tuple or list.
     List(Vec<FxMeta>),
     /// `None`.

@@ -101,7 +101,7 @@ fn computable(cx: &Cx<'_>) -> Lowered<()> {
     fn arg(cx: &Cx<'_>, a: &FxArg) -> Lowered<()> {
         match a {
             FxArg::Node(n) => val(cx, cx.val(*n)?),
-            FxArg::List(l) => l.iter().try_for_each(|a| arg(cx, a)),
+            FxArg::List(l) | FxArg::Tuple(l) => l.iter().try_for_each(|a| arg(cx, a)),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use crate::cx::{Cx, Stop, Val};
 use crate::fx::{FxArg, FxGraph, FxKind, FxMeta, FxNode};
 use crate::{Error, Imported, external, lower};
-use lj_ir::{DType, Expr, Graph, Mutation, Op, Prov, Sym, Type, ValueId};
+use lj_ir::{Arg, DType, Expr, ExternCall, Graph, Mutation, Op, Prov, Sym, Type, ValueId};
 use std::collections::BTreeSet;
 
 /// Turns an FX graph into a tensor graph.
@@ -80,7 +80,7 @@ fn inputs(cx: &mut Cx<'_>) -> Result<Vec<ValueId>, Error> {
                 FxMeta::Tensor(t) => Type::Tensor(t.clone()),
                 FxMeta::SymInt(e) => Type::SymInt(e.clone()),
                 FxMeta::SymFloat => Type::Scalar(DType::F64),
-                FxMeta::SymBool => Type::Scalar(DType::Bool),
+                FxMeta::SymBool | FxMeta::Truth(_) => Type::Scalar(DType::Bool),
                 FxMeta::None => Type::None,
                 FxMeta::List(_) => return Err(Error::at(node, "an input that is a list")),
                 FxMeta::Other(what) => {
@@ -119,6 +119,9 @@ pub(crate) fn note_symbols(known: &mut BTreeSet<Sym>, meta: &FxMeta) {
         }
         FxMeta::SymInt(e) => known.extend(e.symbols()),
         FxMeta::List(l) => l.iter().for_each(|m| note_symbols(known, m)),
+        FxMeta::Truth(s) => {
+            known.insert(s.clone());
+        }
         FxMeta::SymFloat | FxMeta::SymBool | FxMeta::None | FxMeta::Other(_) => {}
     }
 }
@@ -126,7 +129,14 @@ pub(crate) fn note_symbols(known: &mut BTreeSet<Sym>, meta: &FxMeta) {
 fn call(cx: &mut Cx<'_>, target: &str, effect: bool) -> Result<Val, Error> {
     let mut defined = BTreeSet::new();
     note_symbols(&mut defined, &cx.node.meta);
-    let defines = !defined.is_subset(&cx.known);
+    let mut defines = !defined.is_subset(&cx.known);
+    if let FxMeta::Truth(s) = &cx.node.meta
+        && defines
+        && target == READ
+    {
+        read_truth(cx, s)?;
+        defines = false;
+    }
     // Integer arithmetic needs no node: the metadata says what the result is.
     if let FxMeta::SymInt(e) = &cx.node.meta
         && !defines
@@ -144,14 +154,34 @@ fn call(cx: &mut Cx<'_>, target: &str, effect: bool) -> Result<Val, Error> {
     Ok(val)
 }
 
+/// Reads a tensor's one value.
+pub(crate) const READ: &str = "aten._local_scalar_dense.default";
+
+/// Reads a truth value as the integer that sizes computed from it are made of. The value itself is
+/// read apart: it is no integer to Python.
+fn read_truth(cx: &mut Cx<'_>, s: &Sym) -> Result<(), Error> {
+    let x = cx.tensor(0, "self").map_err(|stop| stop.error(cx))?;
+    let x = cx.convert(x, DType::I64);
+    read(cx, x, Type::SymInt(Expr::sym(s.name())), true);
+    Ok(())
+}
+
+/// Adds a read of the one value of `x`, as the type `ty`.
+pub(crate) fn read(cx: &mut Cx<'_>, x: ValueId, ty: Type, effect: bool) -> ValueId {
+    let call = ExternCall {
+        target: READ.into(),
+        args: vec![Arg::Input(0)],
+        kwargs: vec![],
+        reason: external::reason(READ).into(),
+        effect,
+    };
+    cx.graph.push(Op::Extern(call), vec![x], vec![ty], cx.prov)[0]
+}
+
 /// Records `copy_` into a graph input as a mutation; the input reads as its new contents after it.
 pub(crate) fn copy_into(cx: &mut Cx<'_>) -> Result<Val, Error> {
-    let fail = |cx: &Cx<'_>, s: Stop| match s {
-        Stop::Fail(e) => e,
-        Stop::Decline(why) => cx.error(why),
-    };
-    let input = cx.tensor(0, "self").map_err(|s| fail(cx, s))?;
-    let value = cx.tensor(1, "src").map_err(|s| fail(cx, s))?;
+    let input = cx.tensor(0, "self").map_err(|s| s.error(cx))?;
+    let value = cx.tensor(1, "src").map_err(|s| s.error(cx))?;
     let root = cx.graph.mutations.iter().find(|m| m.value == input).map_or(input, |m| m.input);
     if !cx.graph.inputs.contains(&root) {
         return Err(cx.error("writes into something that is not a graph input"));
@@ -198,9 +228,7 @@ fn output(cx: &mut Cx<'_>) -> Result<(), Error> {
                     cx.graph.push(Op::FullSym(e), vec![], vec![ty], cx.prov)[0]
                 }
             }
-            Val::Number(_) => {
-                return Err(cx.error("returns a Python float or truth value computed from sizes"));
-            }
+            Val::Number(v) => read(cx, v, Type::Scalar(cx.dtype(v)), false),
             Val::List(_) => return Err(cx.error("returns a list inside its list of results")),
         };
         cx.graph.outputs.push(v);

@@ -233,3 +233,86 @@ fn scans_accumulate_as_eager_does() {
     let got = run(&[one.clone()], "aten.cumsum.default", vec![Node(0), Int(1)], one);
     assert_eq!(ops(&got), ["full 0.0", "add"]);
 }
+
+#[test]
+fn a_fused_product_and_sum_is_one_operation() {
+    let x = ty(F32, &[4]);
+    let args = vec![Node(0), Node(1), Node(2)];
+    let got = run(&[x.clone(), x.clone(), x.clone()], "prims.fma.default", args, x);
+    assert_eq!(ops(&got), ["fma"]);
+}
+
+/// A truth value read from a tensor is the symbol that sizes are made of, and a truth value to
+/// Python; arithmetic takes it from where it lies.
+#[test]
+fn truth_values_read_from_a_tensor() {
+    let (flag, x) = (ty(Bool, &[]), ty(F32, &[4]));
+    let mut g =
+        graph(&[flag], "aten._local_scalar_dense.default", vec![Node(0)], FxMeta::Truth(Sym::new("u0")));
+    g.syms = vec![(Sym::new("u0"), SymInfo { min: 0, max: 1, hint: None })];
+    let output = g.nodes.pop().expect("an output");
+    let size = TensorType::contiguous(F32, vec![Expr::sym("u0") + Expr::int(2)]);
+    g.nodes.push(node("s", call("sym.add"), vec![Node(1), Int(2)], FxMeta::SymInt(size.shape[0].clone())));
+    g.nodes.push(node(
+        "z",
+        call("aten.zeros.default"),
+        vec![FxArg::List(vec![Node(2)])],
+        FxMeta::Tensor(size),
+    ));
+    g.nodes.push(node(
+        "x",
+        call("aten.ones.default"),
+        vec![FxArg::List(vec![Int(4)])],
+        FxMeta::Tensor(x.clone()),
+    ));
+    g.nodes.push(node("m", call("aten.mul.Tensor"), vec![Node(4), Node(1)], FxMeta::Tensor(x)));
+    g.nodes.push(FxNode { args: vec![FxArg::List(vec![Node(1), Node(3), Node(5)])], ..output });
+    let got = import(&g).expect("imports");
+    let read = "aten._local_scalar_dense.default (reads a value into Python)";
+    assert_eq!(ops(&got), ["convert", read, read, "full 0.0", "full 1.0", "convert", "mul"]);
+    let types: Vec<_> = got.graph.nodes.iter().filter(|n| matches!(n.op, Op::Extern(_))).collect();
+    assert_eq!(*got.graph.ty(types[0].outputs[0]), Type::SymInt(Expr::sym("u0")));
+    assert_eq!(*got.graph.ty(types[1].outputs[0]), Type::Scalar(Bool));
+}
+
+/// A number that is computed when the graph runs: our kernels take it from memory, ATen as a number.
+#[test]
+fn numbers_known_only_at_run_time() {
+    let x = ty(F32, &[4]);
+    let mut g = graph(&[x.clone()], "aten._local_scalar_dense.default", vec![Node(0)], FxMeta::SymFloat);
+    let output = g.nodes.pop().expect("an output");
+    g.nodes[0].meta = FxMeta::Tensor(ty(F32, &[]));
+    g.nodes.insert(1, node("y", FxKind::Placeholder, vec![], FxMeta::Tensor(x.clone())));
+    g.nodes[2].args = vec![Node(0)];
+    g.nodes.push(node("n", call("sym.neg"), vec![Node(2)], FxMeta::SymFloat));
+    let mut add = node("a", call("aten.add.Tensor"), vec![Node(1), Node(1)], FxMeta::Tensor(x.clone()));
+    add.kwargs = vec![("alpha".into(), Node(3))];
+    g.nodes.push(add);
+    g.nodes.push(node("f", call("lib.op.default"), vec![Node(4), Node(3)], FxMeta::Tensor(x)));
+    g.nodes.push(FxNode { args: vec![FxArg::List(vec![Node(5)])], ..output });
+    let got = import(&g).expect("imports");
+    assert_eq!(
+        ops(&got),
+        [
+            "convert",
+            "neg",
+            "convert",
+            "fma",
+            "aten._local_scalar_dense.default (reads a value into Python)",
+            "lib.op.default (an operator from outside of ATen)"
+        ]
+    );
+}
+
+/// Tracing has found that two extents are equal which nothing proves: a copy takes them as equal.
+#[test]
+fn copies_between_extents_that_a_guard_equates() {
+    let n = Expr::sym("s0");
+    let half = |e: &Expr| e.floordiv(&Expr::int(2));
+    let low = TensorType::contiguous(F32, vec![half(&n)]);
+    let high = TensorType::contiguous(F32, vec![half(&(&n + &Expr::ONE))]);
+    let args = vec![Node(0), Node(1)];
+    let mut g = graph(&[high.clone(), low], "aten.copy.default", args, FxMeta::Tensor(high));
+    g.syms = vec![(Sym::new("s0"), SymInfo { min: 2, max: 1 << 40, hint: Some(8) })];
+    assert_eq!(ops(&import(&g).expect("imports")), ["View(Reshape)", "copy"]);
+}

@@ -245,8 +245,10 @@ pub enum Arg {
     Layout(String),
     /// `torch.memory_format` by name, such as `contiguous_format`.
     MemoryFormat(String),
-    /// A list or tuple.
+    /// A list, or a tuple where either will do.
     List(Vec<Arg>),
+    /// A tuple that must not become a list.
+    Tuple(Vec<Arg>),
     /// A Python object only the callback can pass on (a generator, a sub-graph, a process group);
     /// an index into the table of constants that came with the FX graph.
     Object(usize),

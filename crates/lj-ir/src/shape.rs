@@ -86,6 +86,13 @@ pub fn view_strides(shape: &[Expr], strides: &[Expr], to: &[Expr], facts: &Facts
     (chunk.is_none_or(|(n, _)| n.is(1)) && chunks.next().is_none()).then_some(out)
 }
 
+/// The same for extents that are known to have as many elements as `shape`, which need not be provable:
+/// what lies in one piece is a view in any shape.
+pub fn reshape_strides(shape: &[Expr], strides: &[Expr], to: &[Expr], facts: &Facts) -> Option<Vec<Expr>> {
+    let whole = || is_contiguous(shape, strides, facts).then(|| contiguous_strides(to));
+    view_strides(shape, strides, to, facts).or_else(whole)
+}
+
 /// A common refinement of two factorisations of the same number of elements: the finest list of
 /// extents such that consecutive runs of it multiply to each dim of `a` and of `b`. Returns the
 /// extents and, for `a` and for `b`, how many of them each dim covers. `None` if not provable.
@@ -154,6 +161,11 @@ mod tests {
         let flat =
             view_strides(&[&b * &s, h.clone()], &[h.clone(), Expr::ONE], &[b, s.clone(), h.clone()], &f);
         assert_eq!(flat, Some(vec![&s * &h, h, Expr::ONE]));
+        // No dim divides another, but all of it lies in one piece.
+        let half = (&s * &s).floordiv(&Expr::int(2));
+        let square =
+            reshape_strides(&[s.clone(), s.clone()], &[s.clone(), Expr::ONE], &[2.into(), half.clone()], &f);
+        assert_eq!(square, Some(vec![half, Expr::ONE]));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const SAMPLE: &str = r#"graph "a graph" (`odd name`: [-inf, -3], s0: [2, inf] ~ 
   %26 = pad low=[-1, 0] high=[s0, 2] value=0.0 %0 : f32[2*s0 - 1, 514]
   %27 = matmul bias %0, %7, %13 : f32[s0, s0]
   %28, %29 = extern "aten.topk.default"(%0, 5, -1, [%5, none, [1.5, -inf]], largest=true, dtype=dtype(f8e5m2), device=device(cuda:0), "a b"=device(meta)) reason="no \"lowering\"" effect : (f32[5], i64[5])
-  extern "lib.op"("s", layout("strided"), memory_format("contiguous_format"), object(3), nan, []) reason="" : ()
+  extern "lib.op"("s", layout("strided"), memory_format("contiguous_format"), object(3), nan, [], tuple(tuple(), [2], s0)) reason="" : ()
   %30 = extern "aten.f"($1, [$0, $0], false, s0 + 1) operands=[%0, %5] reason="" : none
   %31 = convert %5 : f16[s0, 512]  // fx=x
   %32 = copy %5 : f32[s0, 512]

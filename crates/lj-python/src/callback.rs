@@ -92,6 +92,10 @@ impl Objects {
                 let items = items.iter().map(|a| self.arg(py, request, a)).collect::<PyResult<Vec<_>>>()?;
                 PyList::new(py, items)?.into_any()
             }
+            Arg::Tuple(items) => {
+                let items = items.iter().map(|a| self.arg(py, request, a)).collect::<PyResult<Vec<_>>>()?;
+                PyTuple::new(py, items)?.into_any()
+            }
             Arg::Object(i) => match self.objects.get(*i) {
                 Some(o) => o.bind(py).clone(),
                 None => return Err(runtime(format!("no Python object {i}"))),

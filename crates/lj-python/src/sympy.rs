@@ -39,6 +39,25 @@ impl<'py> Symbols<'py> {
         self.tree(&tree, &env)
     }
 
+    /// The symbol that a `SymBool` compares with 1.
+    pub fn truth(&mut self, x: &Bound<'py, PyAny>) -> PyResult<Option<Sym>> {
+        let py = x.py();
+        let node = x.getattr(intern!(py, "node"))?;
+        let tree = node.getattr(intern!(py, "expr"))?;
+        if tree.get_type().name()? != "Equality" {
+            return Ok(None);
+        }
+        let args = tree.getattr(intern!(py, "args"))?;
+        let (a, b) = (args.get_item(0)?, args.get_item(1)?);
+        let symbol = |t: &Bound<'py, PyAny>| t.getattr(intern!(py, "is_Symbol"))?.is_truthy();
+        let a_is_one = a.eq(1)?;
+        if !(a_is_one && symbol(&b)? || b.eq(1)? && symbol(&a)?) {
+            return Ok(None);
+        }
+        let env = node.getattr(intern!(py, "shape_env"))?;
+        Ok(self.tree(if a_is_one { &b } else { &a }, &env)?.as_sym().cloned())
+    }
+
     fn tree(&mut self, tree: &Bound<'py, PyAny>, env: &Bound<'py, PyAny>) -> PyResult<Expr> {
         if let Some(i) = self.memo.get_item(tree)? {
             return Ok(self.exprs[i.extract::<usize>()?].clone());

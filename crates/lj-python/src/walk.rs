@@ -39,6 +39,8 @@ pub(crate) struct Walk<'py> {
     symbols: Symbols<'py>,
     /// FX node (by address) → how an argument refers to it.
     refs: HashMap<usize, FxArg>,
+    /// Whether tuples among the arguments at hand are to stay tuples.
+    tuples: bool,
     known_targets: HashMap<usize, Target>,
     /// Addresses of the `with_effects` calls.
     with_effects: HashSet<usize>,
@@ -73,6 +75,7 @@ impl<'py> Walk<'py> {
             torch: torch(py)?,
             symbols: Symbols::new(py),
             refs: HashMap::new(),
+            tuples: false,
             known_targets: HashMap::new(),
             with_effects: HashSet::new(),
             out: Walked {
@@ -138,12 +141,14 @@ impl<'py> Walk<'py> {
                     t = Target { effect: true, ..self.target(&op)? };
                     self.with_effects.insert(node.as_ptr() as usize);
                 }
+                self.tuples = t.name.starts_with("higher_order.");
                 for a in &passed {
                     args.push(self.arg(a)?);
                 }
                 for (k, v) in node.getattr(intern!(py, "kwargs"))?.cast::<PyDict>()?.iter() {
                     kwargs.push((k.extract()?, self.arg(&v)?));
                 }
+                self.tuples = false;
                 FxKind::Call { target: t.name, effect: t.effect }
             }
             other => {
@@ -279,8 +284,10 @@ impl<'py> Walk<'py> {
         if let Ok(s) = x.cast::<PyString>() {
             return Ok(FxArg::Str(s.to_str()?.into()));
         }
-        if x.is_instance_of::<PyList>() || x.is_instance_of::<PyTuple>() {
-            return Ok(FxArg::List(x.try_iter()?.map(|i| self.arg(&i?)).collect::<PyResult<_>>()?));
+        let tuple = x.is_instance_of::<PyTuple>();
+        if tuple || x.is_instance_of::<PyList>() {
+            let kind = if tuple && self.tuples { FxArg::Tuple } else { FxArg::List };
+            return Ok(kind(x.try_iter()?.map(|i| self.arg(&i?)).collect::<PyResult<_>>()?));
         }
         if is(x, &t.dtype) {
             return Ok(torch::dtype(x)?.map_or_else(|| self.object(x), FxArg::DType));
@@ -325,8 +332,11 @@ impl<'py> Walk<'py> {
         if is(v, &t.sym_int) || v.is_exact_instance_of::<PyInt>() {
             return Ok(FxMeta::SymInt(self.symbols.int(v)?));
         }
-        if is(v, &t.sym_bool) || v.is_instance_of::<PyBool>() {
+        if v.is_instance_of::<PyBool>() {
             return Ok(FxMeta::SymBool);
+        }
+        if is(v, &t.sym_bool) {
+            return Ok(self.symbols.truth(v)?.map_or(FxMeta::SymBool, FxMeta::Truth));
         }
         if is(v, &t.sym_float) || v.is_instance_of::<PyFloat>() {
             return Ok(FxMeta::SymFloat);

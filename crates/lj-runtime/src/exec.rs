@@ -489,6 +489,8 @@ impl Call<'_> {
                 }
                 (PlanResult::Slot(s), ExternValue::Scalar(v)) => self.slots[*s] = Some(v),
                 (PlanResult::Slot(s), ExternValue::Int(v)) => self.slots[*s] = Some(ScalarValue::Int(v)),
+                // An optional result (a workspace that only training needs) that nothing reads.
+                (PlanResult::Tensor(b), ExternValue::None) if plan.steps[step].drop.contains(b) => {}
                 (PlanResult::Tensor(_), other) => {
                     return Err(wrong(n, "a tensor".into(), format!("{other:?}")));
                 }

@@ -299,7 +299,7 @@ pub fn view_layout(
             let forward = |e: &Expr| facts.ge(e, &Expr::ZERO);
             (forward(&offset) && strides.iter().all(forward)).then_some((offset, strides))
         }
-        View::Reshape => lj_ir::shape::view_strides(from, strides, to, facts).map(|s| (Expr::ZERO, s)),
+        View::Reshape => lj_ir::shape::reshape_strides(from, strides, to, facts).map(|s| (Expr::ZERO, s)),
     }
 }
 

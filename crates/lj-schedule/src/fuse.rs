@@ -10,7 +10,7 @@ use crate::analysis::Analysis;
 use crate::coords::{Bounds, join_parts};
 use crate::items::{Dest, Item, domain_var};
 use lj_ir::shape::refine;
-use lj_ir::{Expr, Facts, NodeId, Op, Sym, ValueId};
+use lj_ir::{Expr, Facts, NodeId, Op, Sym, Type, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an item is within its group.
@@ -197,6 +197,9 @@ impl Fuser<'_, '_> {
     fn node(&mut self, id: NodeId, reads: &[ValueId]) {
         let node = &self.a.graph.nodes[id.index()];
         let mut deps = self.needed(reads.iter().copied());
+        // Numbers that calls give to calls lie in no memory.
+        let numbers = node.inputs.iter().filter(|v| matches!(self.a.graph.ty(**v), Type::Scalar(_)));
+        deps.extend(self.needed(numbers.copied()));
         deps.extend(node.outputs.iter().flat_map(|v| self.sizes_of(*v)));
         if node.op.has_effect() {
             deps.extend(self.last_effect);

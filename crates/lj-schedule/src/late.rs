@@ -67,7 +67,7 @@ fn exprs_of_op(op: &Op, f: &mut impl FnMut(&Expr)) {
 fn exprs_of_arg(arg: &Arg, f: &mut impl FnMut(&Expr)) {
     match arg {
         Arg::Int(e) => f(e),
-        Arg::List(l) => l.iter().for_each(|a| exprs_of_arg(a, f)),
+        Arg::List(l) | Arg::Tuple(l) => l.iter().for_each(|a| exprs_of_arg(a, f)),
         _ => {}
     }
 }

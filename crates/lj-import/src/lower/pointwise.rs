@@ -154,6 +154,7 @@ pub(super) const OTHER: &[Row] = &[
     ("aten.masked_fill.Scalar", masked_fill),
     ("aten.masked_fill.Tensor", masked_fill),
     ("aten.leaky_relu.default", leaky_relu),
+    ("prims.fma.default", fma),
     ("aten.addcmul.default", |cx| addc(cx, PwOp::Mul)),
     ("aten.addcdiv.default", |cx| addc(cx, PwOp::Div)),
     ("aten.lerp.Tensor", lerp),
@@ -318,34 +319,44 @@ fn arith_float(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
 
 /// `self ± alpha × other`.
 fn add(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
-    let alpha = cx.number(2, "alpha", Scalar::Int(1))?;
-    if alpha.as_f64() == 1.0 {
+    let alpha = cx.opt_operand(2, "alpha")?.unwrap_or(Operand::Const(Scalar::Int(1)));
+    if let Operand::Const(k) = alpha
+        && k.as_f64() == 1.0
+    {
         return arith(cx, op, Right::Rounded);
     }
     let (a, b) = pair(cx)?;
-    scaled(cx, op, &a, &b, alpha)
+    scaled(cx, op, &a, &b, &alpha)
 }
 
 /// `other − alpha × self`.
 fn rsub(cx: &mut Cx<'_>) -> Lowered {
-    let alpha = cx.number(2, "alpha", Scalar::Int(1))?;
+    let alpha = cx.opt_operand(2, "alpha")?.unwrap_or(Operand::Const(Scalar::Int(1)));
     let (a, b) = pair(cx)?;
-    scaled(cx, PwOp::Sub, &b, &a, alpha)
+    scaled(cx, PwOp::Sub, &b, &a, &alpha)
 }
 
-fn scaled(cx: &mut Cx<'_>, op: PwOp, a: &Operand, b: &Operand, alpha: Scalar) -> Lowered {
+fn scaled(cx: &mut Cx<'_>, op: PwOp, a: &Operand, b: &Operand, alpha: &Operand) -> Lowered {
     let d = promoted(cx, &[a, b])?;
     let x = value(cx, a, d, false);
     let mut y = value(cx, b, d, false);
-    if alpha.as_f64() != 1.0 {
-        let k = alpha.cast(d);
+    if !matches!(alpha, Operand::Const(k) if k.as_f64() == 1.0) {
+        let mut k = match alpha {
+            // A constant is rounded, and negated, now.
+            Operand::Const(k) if d.is_float() => {
+                let k = k.cast(d).as_f64();
+                cx.float(if op == PwOp::Sub { -k } else { k }, d.compute())
+            }
+            Operand::Const(k) => cx.constant(k.cast(d), d),
+            known_later => value(cx, known_later, d, false),
+        };
         if d.is_float() {
-            let k = if op == PwOp::Sub { Scalar::float(-k.as_f64()) } else { k };
-            let k = cx.constant(k, d.compute());
+            if op == PwOp::Sub && !matches!(alpha, Operand::Const(_)) {
+                k = cx.pw(PwOp::Neg, &[k])?;
+            }
             let r = cx.pw(PwOp::Fma, &[y, k, x])?;
             return cx.done(r);
         }
-        let k = cx.constant(k, d);
         y = cx.pw(PwOp::Mul, &[y, k])?;
     }
     let r = cx.pw(op, &[x, y])?;
@@ -538,6 +549,19 @@ fn addc(cx: &mut Cx<'_>, op: PwOp) -> Lowered {
     }
     let term = cx.pw(op, &[scaled, b])?;
     let r = cx.pw(PwOp::Add, &[x, term])?;
+    cx.done(r)
+}
+
+/// A product and a sum, rounded once: what Dynamo makes of steps of an optimizer whose factor is a
+/// tensor.
+fn fma(cx: &mut Cx<'_>) -> Lowered {
+    let operands = [cx.operand(0, "a")?, cx.operand(1, "b")?, cx.operand(2, "c")?];
+    let d = promoted(cx, &operands.each_ref())?;
+    if !d.is_float() {
+        return decline("not a floating-point dtype");
+    }
+    let parts = operands.each_ref().map(|o| value(cx, o, d, false));
+    let r = cx.pw(PwOp::Fma, &parts)?;
     cx.done(r)
 }
 

@@ -348,6 +348,11 @@ impl Parser {
             ("memory_format", true) => {
                 self.wrapped(|p| p.string("a memory format in quotes")).map(Arg::MemoryFormat)
             }
+            ("tuple", true) => {
+                self.next();
+                self.expect('(')?;
+                self.nested(|p| p.items(')', |p| p.arg(body, inputs))).map(Arg::Tuple)
+            }
             ("object", true) => self.wrapped(|p| p.index("the number of an object")).map(Arg::Object),
             _ => self.other_arg(body, inputs),
         }

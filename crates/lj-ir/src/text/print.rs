@@ -250,7 +250,7 @@ fn uses_operands_in_order(call: &ExternCall, count: usize) -> bool {
                 *next += 1;
                 *i + 1 == *next
             }
-            Arg::List(items) => items.iter().all(|a| visit(a, next)),
+            Arg::List(items) | Arg::Tuple(items) => items.iter().all(|a| visit(a, next)),
             _ => true,
         }
     }
@@ -300,6 +300,11 @@ fn write_arg(f: &mut Formatter<'_>, arg: &Arg, operands: Option<&[ValueId]>) -> 
             f.write_char('[')?;
             list(f, items, |f, a| write_arg(f, a, operands))?;
             f.write_char(']')
+        }
+        Arg::Tuple(items) => {
+            f.write_str("tuple(")?;
+            list(f, items, |f, a| write_arg(f, a, operands))?;
+            f.write_char(')')
         }
         Arg::Object(i) => write!(f, "object({i})"),
     }

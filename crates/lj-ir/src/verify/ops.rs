@@ -61,7 +61,7 @@ fn operands_exist(arg: &Arg, count: usize) -> Check {
             ensure!(*i < count, "an argument is operand {i} of {count}");
             Ok(())
         }
-        Arg::List(items) => items.iter().try_for_each(|a| operands_exist(a, count)),
+        Arg::List(items) | Arg::Tuple(items) => items.iter().try_for_each(|a| operands_exist(a, count)),
         _ => Ok(()),
     }
 }

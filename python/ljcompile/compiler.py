@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import _native, stats
+from .deterministic import fill_new_memory
 from .options import Options
 from .storage import read_whole_storages
 
@@ -59,6 +60,7 @@ def compile_graph(
 
     """
     _check_devices(example_inputs)
+    fill_new_memory(gm)
     try:
         read_whole_storages(gm)
     except NotImplementedError as error:

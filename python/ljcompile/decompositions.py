@@ -19,7 +19,7 @@ import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._prims_common import suggest_memory_format
 
-from . import philox, search
+from . import foreach, philox, search
 
 aten = torch.ops.aten
 
@@ -166,12 +166,16 @@ _batch_norm_with_update_functional
 """.split()  # noqa: SIM905
 
 
-def _in_suggested_format(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+#: The same, where the input is the second argument.
+_SUGGESTED_FORMAT_OF_SECOND = ["native_batch_norm_backward", "batch_norm_backward"]
+
+
+def _in_suggested_format(place: int, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(decomposition)
-    def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        out, *rest = decomposition(self, *args, **kwargs)
-        if out.device.type == "cpu":
-            out = out.contiguous(memory_format=suggest_memory_format(self))
+    def run(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
+        out, *rest = decomposition(*args, **kwargs)
+        if out is not None and out.device.type == "cpu":
+            out = out.contiguous(memory_format=suggest_memory_format(args[place]))
         return (out, *rest)
 
     return run
@@ -182,7 +186,7 @@ _CONTIGUOUS_ARGUMENT = ["log_sigmoid_forward"]
 
 #: Operators whose result eager makes contiguous, whatever the layout of the arguments.
 _CONTIGUOUS_RESULT = """
-mse_loss_backward huber_loss_backward smooth_l1_loss_backward
+mse_loss_backward huber_loss_backward smooth_l1_loss_backward _log_softmax_backward_data
 """.split()  # noqa: SIM905
 
 
@@ -267,6 +271,19 @@ def _soft_margin_loss_backward(
     return target * z * -norm / (z + 1) * grad_output
 
 
+def _border_of_volume(original: Any, place: int) -> Callable[..., Any]:
+    """In the suggested format of argument `place`; torch's shape function knows only contiguous."""
+
+    def run(*args: Any) -> Any:
+        wanted = suggest_memory_format(args[place])
+        if wanted == torch.contiguous_format or args[place].device.type != "cpu":
+            return NotImplemented
+        plain = [x.contiguous() if isinstance(x, torch.Tensor) else x for x in args]
+        return original(*plain).contiguous(memory_format=wanted)
+
+    return run
+
+
 def _unique_counted_from_the_end(original: Any) -> Callable[..., Any]:
     """Torch's shape function takes a negative dim for an index into the wrong end."""
 
@@ -296,6 +313,11 @@ _OWN: dict[str, Callable[..., Any]] = {
     "soft_margin_loss_backward.default": _soft_margin_loss_backward,
     **search.table(),
     **{
+        f"{name}{end}.default": _border_of_volume(getattr(aten, name + end).default, place)
+        for name in ("reflection_pad3d", "replication_pad3d")
+        for place, end in enumerate(("", "_backward"))
+    },
+    **{
         name: _unique_counted_from_the_end(getattr(aten, name.split(".")[0]).default)
         for name in ("unique_consecutive.default", "unique_dim.default")
     },
@@ -311,13 +333,14 @@ def table(fallback_random: bool = False) -> dict[Any, Callable[..., Any]]:
     result = dict(_core_aten_decompositions_post_autograd())
     added = [overload for name in _ADDED for overload in _overloads(name)]
     result.update(get_decompositions(added))
+    result.update(foreach.table())
     for name in _KEPT:
         for overload in _overloads(name):
             result.pop(overload, None)
-    for name in _SUGGESTED_FORMAT:
-        for overload in _overloads(name):
+    for place, names in enumerate((_SUGGESTED_FORMAT, _SUGGESTED_FORMAT_OF_SECOND)):
+        for overload in (o for name in names for o in _overloads(name)):
             if overload in result:
-                result[overload] = _in_suggested_format(result[overload])
+                result[overload] = _in_suggested_format(place, result[overload])
     for names, wrap in (
         (_CONTIGUOUS_ARGUMENT, _contiguous_argument),
         (_CONTIGUOUS_RESULT, _contiguous_result),

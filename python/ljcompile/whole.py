@@ -1,4 +1,4 @@
-"""Operators that torch takes apart below autograd, kept whole while we trace.
+"""Operators that torch takes apart below autograd, kept whole or put right while we trace.
 
 The Python dispatcher has kernels of its own for interpolation, which put an index and, for the
 gradient, a scatter in its place before any decomposition table is asked. We lower the whole
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._decomp import decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
 
@@ -70,6 +71,12 @@ def _border_gradient_meta(grad: Tensor, x: Tensor, padding: Any) -> Tensor:
     return torch.empty_like(x, memory_format=suggest_memory_format(x))
 
 
+def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> Any:
+    """Torch's, without the dim that it adds to the loss of a single sample."""
+    loss, is_target = decompositions.multilabel_margin_loss_forward(x, target, reduction)
+    return loss if x.dim() > 1 else loss.reshape(()), is_target
+
+
 @functools.cache
 def _kernels() -> tuple[tuple[Any, dict[DispatchKey, Callable[..., Any]]], ...]:
     """Overloads, and what serves them in place of torch's kernels; nothing stands for ATen's."""
@@ -87,6 +94,8 @@ def _kernels() -> tuple[tuple[Any, dict[DispatchKey, Callable[..., Any]]], ...]:
         out.append((backward, {DispatchKey.Meta: _border_gradient_meta}))
     circular = torch.ops.aten._pad_circular.default
     out.append((circular, dict.fromkeys(_KEYS[:2], _pad_circular)))
+    margin = torch.ops.aten.multilabel_margin_loss_forward.default
+    out.append((margin, dict.fromkeys(_KEYS[:2], _multilabel_margin_loss)))
     return tuple(out)
 
 

@@ -1,9 +1,18 @@
-"""PyTorch's own operator database as work items: operator × dtype × mode, and its samples."""
+"""What PyTorch ships for checking itself, as work items: entry × dtype × mode, and samples.
+
+A database is a module of this folder; the first part of an entry's name says which (`module.` in
+`module.nn.Linear`), and a name without one is an operator's. Such a module has
+
+* ``MODES``, the modes of its items, and ``entries()``, what it has by name;
+* ``supports(name, dtype, mode)``, whether such an item exists;
+* ``samples(item, count)`` and ``call(item)``, which is applied to a sample's arguments; or, where
+  one call is not all there is to it, ``check(item, count, note)``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import importlib
 import sys
 import types
 import unittest
@@ -11,8 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
 DTYPES = {
     "f32": torch.float32,
@@ -25,37 +32,42 @@ DTYPES = {
     "i32": torch.int32,
     "u8": torch.uint8,
 }
-MODES = ("forward", "grad", "inplace", "errors")
+
+#: Modules by what names of their entries begin with.
+DATABASES = {
+    "op": "operators",
+    "foreach": "foreach",
+    "module": "modules",
+    "optim": "optimizers",
+    "hop": "higher_order",
+}
+
+#: All modes, and whether gradients are taken.
+MODES = {
+    "forward": False,
+    "grad": True,
+    "inplace": False,
+    "errors": False,
+    # Modules: gradients and buffers in both states, and evaluation without gradients.
+    "train": True,
+    "eval": True,
+    "infer": False,
+    # Optimizers: a compiled step, and all of a training step.
+    "step": False,
+    "loop": False,
+}
 
 SEED = 1234
 
 
-@functools.cache
-def operators() -> dict[str, Any]:
-    """Every `OpInfo` by full name (`add`, `nn.functional.conv2d`, `norm.fro`)."""
-    try:
-        import expecttest  # noqa: F401
-    except ImportError:
-        # torch's test utilities derive a class that is not used here from this package's.
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase
-        sys.modules["expecttest"] = stand_in
-    from torch.testing._internal import common_methods_invocations as database
-
-    # Some entries seed the generator around each call, which Dynamo does not capture; the caller
-    # seeds here.
-    database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return {op.full_name: op for op in database.op_db}
-
-
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """What is checked at once: all samples of one operator in one dtype and mode."""
+    """What is checked at once: all samples of one entry in one dtype and mode."""
 
     op: str
     dtype: str
     mode: str
-    """`forward` (no gradients wanted), `grad`, `inplace`, or `errors` (what eager refuses)."""
+    """One of `MODES`."""
 
     def __str__(self) -> str:
         return f"{self.op}:{self.dtype}:{self.mode}"
@@ -64,25 +76,35 @@ class Item:
     def parse(cls, text: str) -> Item:
         return cls(*text.rsplit(":", 2))
 
+    @property
+    def database(self) -> Any:
+        first = self.op.partition(".")[0]
+        return database(first if first in DATABASES else "op")
 
-def items(dtypes: list[str], modes: list[str]) -> Iterator[Item]:
-    """All items that the database says exist, dtype by dtype."""
+    @property
+    def entry(self) -> Any:
+        """What the database has under this name."""
+        return self.database.entries()[self.op]
+
+    @property
+    def grad(self) -> bool:
+        return MODES[self.mode]
+
+
+def database(name: str) -> Any:
+    """The module of a database."""
+    return importlib.import_module(DATABASES[name])
+
+
+def items(dtypes: list[str], modes: list[str], names: list[str]) -> Iterator[Item]:
+    """All items that the named databases say exist, dtype by dtype."""
     for dtype in dtypes:
-        t = DTYPES[dtype]
-        for name, op in operators().items():
-            if t not in op.supported_dtypes("cpu"):
-                continue
-            for mode in modes:
-                if mode == "grad":
-                    if not op.supports_autograd or t not in op.supported_backward_dtypes("cpu"):
-                        continue
-                    if not (t.is_floating_point or t.is_complex):
-                        continue
-                if mode == "inplace" and op.inplace_variant is None:
-                    continue
-                if mode == "errors" and (op.error_inputs_func is None or dtype != "f32"):
-                    continue
-                yield Item(name, dtype, mode)
+        for name in names:
+            source = database(name)
+            for entry in source.entries():
+                for mode in source.MODES:
+                    if mode in modes and source.supports(entry, dtype, mode):
+                        yield Item(entry, dtype, mode)
 
 
 def _same(out: Any) -> Any:
@@ -109,73 +131,12 @@ def spread(found: list[Any], count: int | None) -> list[Any]:
     return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
 
 
-def samples(item: Item, count: int | None) -> list[Sample]:
-    """Samples of an item, at most `count` drawn from the database, each also noncontiguous."""
-    op = operators()[item.op]
-    torch.manual_seed(SEED)
-    if item.mode == "errors":
-        found = [e.sample_input for e in op.error_inputs("cpu")]
-        return [
-            Sample(f"error sample {i}", (s.input, s.args, s.kwargs))
-            for i, s in enumerate(spread(found, count))
-        ]
-    drawn = op.sample_inputs("cpu", DTYPES[item.dtype], requires_grad=item.mode == "grad")
-    out = []
-    for i, s in spread(list(enumerate(drawn)), count):
-        out.append(Sample(f"sample {i}", (s.input, s.args, s.kwargs), s.output_process_fn_grad))
-        try:
-            n = s.noncontiguous()
-        except Exception:
-            # Not every argument (sparse, quantised) has such a variant.
-            continue
-        out.append(
-            Sample(
-                f"sample {i} noncontiguous", (n.input, n.args, n.kwargs), s.output_process_fn_grad
-            )
-        )
-    return out
-
-
-def fresh(arguments: Any) -> Any:
-    """The arguments over memory of their own: same strides, same sharing, leaves of a new graph."""
-    storages: dict[int, Any] = {}
-
-    def copy(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        if x.layout != torch.strided or x.is_quantized or type(x) is not Tensor:
-            return x.detach().clone().requires_grad_(x.requires_grad)
-        storage = x.untyped_storage()
-        own = storages.setdefault(storage._cdata, storage.clone())
-        out = torch.empty(0, dtype=x.dtype)
-        out.set_(own, x.storage_offset(), x.shape, x.stride())
-        if x.is_conj():
-            out = out.conj()
-        if x.is_neg():
-            out = out._neg_view()
-        return out.detach().requires_grad_(x.requires_grad)
-
-    return tree_map(copy, arguments)
-
-
-#: The wide dtype in whose arithmetic a result counts as exact.
-WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
-
-
-def widened(arguments: Any) -> Any:
-    """The arguments in double precision, dtypes among them too."""
-
-    def widen(x: Any) -> Any:
-        if isinstance(x, torch.dtype):
-            return WIDE.get(x, x)
-        if isinstance(x, Tensor) and x.dtype in WIDE:
-            return x.detach().to(WIDE[x.dtype]).requires_grad_(x.requires_grad)
-        return x
-
-    return tree_map(widen, arguments)
+def importable() -> None:
+    """Lets torch's test utilities be imported where not all they want is installed."""
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:
+        # They derive a class that is not used here from this package's.
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase
+        sys.modules["expecttest"] = stand_in

@@ -30,12 +30,14 @@ from workers import Result  # noqa: E402
 
 def check_one(name: str, samples: int | None, note: Callable[[str], None]) -> Result:
     """Checks one item by name."""
+    import judge
     from database import Item
-    from judge import check
 
+    item = Item.parse(name)
+    check = getattr(item.database, "check", judge.check)
     result: Result = {"done": name, "status": "ok", "detail": ""}
     try:
-        outcome = check(Item.parse(name), samples, note)
+        outcome = check(item, samples, note)
     except Exception as fault:
         detail = f"{type(fault).__name__}: {fault}\n{traceback.format_exc()[-3000:]}"
         return {**result, "status": "error", "detail": detail}
@@ -98,7 +100,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=0, help="samples an item; 0: all")
     parser.add_argument("--dtypes", default="f32,i64,bf16,bool,f64,f16,c64,i32,u8")
-    parser.add_argument("--modes", default="forward,grad,inplace,errors")
+    parser.add_argument("--modes", default="*", help="such as forward,grad")
+    parser.add_argument("--databases", default="op,foreach,module,optim,hop")
     parser.add_argument("--ops", default="*", help="patterns of operator names, by commas")
     parser.add_argument("--sample-run", action="store_true", help="the fixed subset of the tests")
     parser.add_argument("--batch", type=int, default=60, help="items in one subprocess")
@@ -118,12 +121,13 @@ def main() -> int:
             print(r["done"], r["status"], r["detail"], r.get("counts", ""), sep="\n  ")
         return int(any(r["status"] != "ok" for r in results))
 
-    from database import items
+    from database import MODES, items
 
     patterns = options.ops.split(",")
+    modes = list(MODES) if options.modes == "*" else options.modes.split(",")
     names = [
         str(item)
-        for item in items(options.dtypes.split(","), options.modes.split(","))
+        for item in items(options.dtypes.split(","), modes, options.databases.split(","))
         if any(fnmatch.fnmatch(item.op, p) for p in patterns)
     ]
     if options.sample_run:

@@ -96,10 +96,10 @@ test-fence: setup ## Operators and kept programs with guard pages around every k
 	@for fence in after before; do LJCOMPILE_FENCE=$$fence LJCOMPILE_CACHE=0 \
 		$(PYTHON) $(PYTEST) $(PARALLEL) tests/ops tests/fuzz $(PYTEST_ARGS); done
 
-test-opinfo: setup ## PyTorch's operator database: the fixed sample of the tests
+test-opinfo: setup ## PyTorch's own databases: the fixed sample of the tests
 	@$(PYTHON) tests/opinfo/run_opinfo.py --samples 2 --sample-run
 
-test-opinfo-full: setup ## All of PyTorch's operator database against eager, resumable
+test-opinfo-full: setup ## All of PyTorch's own databases against eager, resumable
 	@$(PYTHON) tests/opinfo/run_opinfo.py --resume build/opinfo.json $(OPINFO_ARGS)
 
 test-stress: setup ## A minute of eight threads; 5,000 compilations without a leak

@@ -17,7 +17,7 @@ PARALLEL := -n 2
 export OMP_WAIT_POLICY ?= passive
 PYTEST_ARGS ?=
 # What the older torch runs in `make test`; `make test-28` runs everything there.
-TESTS_28 ?= tests/models tests/ops/test_calls.py tests/test_backend.py tests/test_trainer.py
+TESTS_28 ?= tests/models tests/ops/test_calls.py tests/opinfo tests/test_backend.py tests/test_trainer.py
 CASES ?= ../shared/cases
 ZOO ?= ../shared/zoo
 # Such as `--samples 4 --dtypes f32,bf16 --ops 'special.*'`.

@@ -59,6 +59,9 @@ MODES = {
 
 SEED = 1234
 
+#: Whether this is the older torch, whose fixed sample is smaller.
+OLD = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 9)
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from database import MODES, Item, items
+from database import MODES, OLD, Item, items
 
 DTYPES = ["f32", "i64", "bf16", "bool", "f64", "f16", "c64", "i32", "u8"]
 
@@ -12,7 +11,6 @@ DTYPES = ["f32", "i64", "bf16", "bool", "f64", "f16", "c64", "i32", "u8"]
 STEPS = {"op": (60, 0), "foreach": (199, 7), "module": (79, 3), "optim": (43, 4), "hop": (29, 2)}
 
 #: The older torch runs less of it, and no database that it has in another form.
-OLD = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 9)
 if OLD:
     STEPS = {"op": (211, 0), "module": (199, 3), "optim": (43, 4)}
 

@@ -101,7 +101,9 @@ def test_data_decides(fn: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fn", [boolean_mask, mask_of_rows, nonzero_rows, slice_by_tensor, narrow_by_item], ids=str
+    "fn",
+    [boolean_mask, mask_of_rows, nonzero_rows, slice_by_tensor, narrow_by_item],
+    ids=lambda f: f.__name__,
 )
 def test_gradients_where_data_decide(fn: Callable[..., Any]) -> None:
     check(fn, lambda: [drawn(6, 3, grad=True), torch.tensor([2, 4])], grad=True, dynamic=False)

@@ -47,8 +47,10 @@ def peak(args: argparse.Namespace) -> int:
     """Bytes by which a step raises the peak of this process."""
     values = operands(args)
     fn = loss if args.peak == "eager" else compiled()
-    # First on few tokens: what is compiled holds for any number.
-    some = [values[0][:, :256], values[1], values[2][:, :256]]
+    # First on fewer tokens, but enough for the loss to be taken in parts: what is compiled holds
+    # for any number.
+    few = min(args.tokens, (32 << 20) // args.classes + 64)
+    some = [values[0][:, :few], values[1], values[2][:, :few]]
     some = [v.detach().clone().requires_grad_(v.requires_grad) for v in some]
     for i in (0, 2):
         torch._dynamo.mark_dynamic(some[i], 1)

@@ -73,14 +73,6 @@ pub fn meta(
         count: f.count,
         line: f.line.clone(),
     };
-    let product = |p: &crate::report::Product| lj_dump::Product {
-        what: p.what.clone(),
-        count: p.count,
-        by: p.by.clone(),
-        reason: p.reason.clone(),
-        own_ns: p.own_ns,
-        aten_ns: p.aten_ns,
-    };
     Meta {
         version: env!("CARGO_PKG_VERSION").into(),
         graph: report.name.clone(),
@@ -99,7 +91,7 @@ pub fn meta(
             steps: program.steps.len() as u64,
         },
         fallbacks: report.fallbacks.iter().map(fallback).collect(),
-        products: report.products.iter().map(product).collect(),
+        products: report.products.clone(),
         rules,
         arena_bytes,
     }

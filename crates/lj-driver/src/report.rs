@@ -1,5 +1,6 @@
 //! What a compilation did: counts, times, fallbacks, faults.
 
+use lj_dump::Product;
 use lj_import::Cost;
 use lj_import::fx::{FxGraph, FxKind, FxNode};
 use lj_ir::{DType, Expr, Facts};
@@ -23,23 +24,6 @@ pub struct Fallback {
     pub library: bool,
     /// The first source line of the user's that needs it.
     pub line: Option<String>,
-}
-
-/// Matrix products of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Product {
-    /// Dtype and sizes as traced; `T` marks an operand that lies in memory by columns.
-    pub what: String,
-    /// How many.
-    pub count: u64,
-    /// `own` or `aten`.
-    pub by: String,
-    /// `timed`, `model`, `option`, `no kernels`.
-    pub reason: String,
-    /// Nanoseconds by our kernels, measured or estimated; 0 if unknown.
-    pub own_ns: u64,
-    /// The same by ATen.
-    pub aten_ns: u64,
 }
 
 /// A stage that failed and was done without.

@@ -1,6 +1,7 @@
 //! The table of lowerings. Each family has a module with its own part of the table.
 
 mod casts;
+mod choose;
 mod create;
 mod indexing;
 mod join;
@@ -43,6 +44,7 @@ pub(crate) fn table() -> &'static BTreeMap<&'static str, Entry> {
             pointwise::UNARY,
             pointwise::BINARY,
             pointwise::OTHER,
+            choose::ROWS,
             reduce::ROWS,
             scan::ROWS,
             scatter::ROWS,

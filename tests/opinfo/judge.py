@@ -59,7 +59,12 @@ def weights(value: Tensor) -> Tensor:
     ramp = torch.arange(1, value.numel() + 1, dtype=torch.float64).reshape(value.shape)
     w = (ramp * 0.7).cos() + 0.01
     w = torch.complex(w, w.sin()) if value.is_complex() else w
-    return torch.empty_like(value, requires_grad=False).copy_(w)
+    if value.layout != torch.strided or any(
+        n > 1 and not s for n, s in zip(value.shape, value.stride())
+    ):
+        return torch.empty_like(value, requires_grad=False).copy_(w)
+    # `empty_like` would close the gaps between elements.
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(w)
 
 
 def evaluate(

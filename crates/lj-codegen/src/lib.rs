@@ -122,21 +122,31 @@ fn compile_from(
     for n in nests {
         check::check(n)?;
     }
+    in_module("lj", target, want_text, |ir| {
+        let mut symbols = vec![];
+        for (i, n) in nests.iter().enumerate() {
+            let symbol = symbol(first + i, &n.name);
+            nest::emit(ir, n, target, &symbol)?;
+            symbols.push(symbol);
+        }
+        Ok(symbols)
+    })
+}
+
+/// An object of what `emit` writes into a fresh module; it returns the symbols. A panic is an error.
+fn in_module(
+    name: &str,
+    target: &Target,
+    want_text: bool,
+    emit: impl FnOnce(&ir::Ir<'_>) -> Result<Vec<String>, Error>,
+) -> Result<Compiled, Error> {
     let work = || {
         let context = Context::create();
-        let module = context.create_module("lj");
+        let module = context.create_module(name);
         let machine = target.machine()?;
         module.set_triple(&machine.get_triple());
         module.set_data_layout(&machine.get_target_data().get_data_layout());
-        let mut symbols = vec![];
-        {
-            let ir = ir::Ir::new(&context, &module);
-            for (i, n) in nests.iter().enumerate() {
-                let symbol = symbol(first + i, &n.name);
-                nest::emit(&ir, n, target, &symbol)?;
-                symbols.push(symbol);
-            }
-        }
+        let symbols = emit(&ir::Ir::new(&context, &module))?;
         module.verify().map_err(|e| Error::Internal(e.to_string()))?;
         target::finish(&module, &machine, symbols, want_text)
     };

@@ -72,47 +72,26 @@ fn operators_without_python() {
     // Lists, an absent optional tensor, a bool, an int.
     let x = tensor(&[1, 1, 3, 3], &ramp(9));
     let w = tensor(&[1, 1, 2, 2], &[1., 0., 0., 1.]);
-    let conv = vec![
-        input(0),
-        input(1),
-        Arg::None,
-        list(&[1, 1]),
-        list(&[0, 0]),
-        list(&[1, 1]),
-        Arg::Bool(false),
-        list(&[0, 0]),
-        Arg::Int(e(1)),
-    ];
-    let r = aten(
-        "aten.convolution.default",
-        conv,
-        vec![],
-        &[x.new_ref().unwrap(), w.new_ref().unwrap()],
-        &[(f, &[1, 1, 2, 2])],
-    )
-    .unwrap();
+    let convolution = |bias: Option<TensorHandle>, stride, padding| {
+        let mut operands = vec![x.new_ref().unwrap(), w.new_ref().unwrap()];
+        let args = vec![
+            input(0),
+            input(1),
+            if bias.is_some() { input(2) } else { Arg::None },
+            list(stride),
+            list(padding),
+            list(&[1, 1]),
+            Arg::Bool(false),
+            list(&[0, 0]),
+            Arg::Int(e(1)),
+        ];
+        operands.extend(bias);
+        aten("aten.convolution.default", args, vec![], &operands, &[(f, &[1, 1, 2, 2])]).unwrap()
+    };
+    let r = convolution(None, &[1, 1], &[0, 0]);
     assert_eq!(out(&r, 0), [4., 6., 10., 12.]);
     // With an operand behind a pointer, and 21 words with three results, of which one is absent.
-    let bias = tensor(&[1], &[100.]);
-    let conv = vec![
-        input(0),
-        input(1),
-        input(2),
-        list(&[2, 2]),
-        list(&[1, 1]),
-        list(&[1, 1]),
-        Arg::Bool(false),
-        list(&[0, 0]),
-        Arg::Int(e(1)),
-    ];
-    let r = aten(
-        "aten.convolution.default",
-        conv,
-        vec![],
-        &[x.new_ref().unwrap(), w.new_ref().unwrap(), bias],
-        &[(f, &[1, 1, 2, 2])],
-    )
-    .unwrap();
+    let r = convolution(Some(tensor(&[1], &[100.])), &[2, 2], &[1, 1]);
     assert_eq!(out(&r, 0), [100., 102., 106., 112.]);
     let grad = tensor(&[1, 1, 2, 2], &[1., 1., 1., 1.]);
     let back = vec![

@@ -11,11 +11,9 @@ mod micro;
 mod pack;
 
 use crate::ir::{IPred, Ir, K, Ty, V};
-use crate::{Compiled, Error, Target, panic_text, target};
-use inkwell::context::Context;
+use crate::{Compiled, Error, Target, in_module};
 use lj_ir::DType;
 use lj_schedule::gemm::{Function, Tile};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The tile of an element type on a target; `None` if it has no kernels there.
 pub fn tile(dtype: DType, target: &Target) -> Option<Tile> {
@@ -37,25 +35,15 @@ pub fn tile(dtype: DType, target: &Target) -> Option<Tile> {
 /// # Errors
 /// If LLVM refuses.
 pub fn compile(tile: &Tile, target: &Target, want_text: bool) -> Result<Compiled, Error> {
-    let work = || {
-        let context = Context::create();
-        let module = context.create_module("lj_gemm");
-        let machine = target.machine()?;
-        module.set_triple(&machine.get_triple());
-        module.set_data_layout(&machine.get_target_data().get_data_layout());
+    in_module("lj_gemm", target, want_text, |ir| {
         let mut symbols = vec![];
-        {
-            let ir = Ir::new(&context, &module);
-            for f in Function::ALL {
-                let symbol = f.symbol(tile.dtype);
-                emit(&ir, f, tile, target, &symbol);
-                symbols.push(symbol);
-            }
+        for f in Function::ALL {
+            let symbol = f.symbol(tile.dtype);
+            emit(ir, f, tile, target, &symbol);
+            symbols.push(symbol);
         }
-        module.verify().map_err(|e| Error::Internal(e.to_string()))?;
-        target::finish(&module, &machine, symbols, want_text)
-    };
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|p| Err(Error::Internal(panic_text(&*p))))
+        Ok(symbols)
+    })
 }
 
 fn emit(ir: &Ir<'_>, f: Function, tile: &Tile, target: &Target, symbol: &str) {

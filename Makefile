@@ -51,8 +51,11 @@ test: setup test-rust test-python-28 test-python ## Run the whole test suite
 
 # One seed: a random one belongs to `test-properties`, not to everybody's change.
 test-rust: export PROPTEST_RNG_SEED ?= 1
+# Plans run on a real torch here: without it those tests would pass unseen.
+test-rust: export LJ_REQUIRE_TORCH := 1
 test-rust:
-	@if command -v cargo-nextest >/dev/null; then \
+	@export LJ_TORCH_LIB="$$($(PYTHON) -c 'import importlib.util as u, os; print(os.path.join(os.path.dirname(u.find_spec("torch").origin), "lib", "libtorch_cpu.so"))')"; \
+	if command -v cargo-nextest >/dev/null; then \
 		cargo nextest run --workspace --locked && cargo test --workspace --locked --doc -q; \
 	else cargo test --workspace --locked -q; fi
 

@@ -390,7 +390,7 @@ fn errors_of_operators_and_effects() {
             buffers: vec![
                 buffer(BufferKind::Input(0), x.clone(), 0, 0),
                 buffer(BufferKind::Arena, x.clone(), 0, 1),
-                buffer(BufferKind::Extern, x.clone(), 1, 1),
+                buffer(BufferKind::Extern, x.clone(), 1, 2),
                 buffer(BufferKind::Arena, x.clone(), 2, 3),
                 buffer(BufferKind::Fresh, x.clone(), 3, 4),
             ],
@@ -406,7 +406,8 @@ fn errors_of_operators_and_effects() {
                 outputs,
                 prov: 1,
             },
-            kernel(1, &[0, 3], &[e(4)], 1),
+            // Where there is a result, a kernel reads it and so relies on its sizes.
+            kernel(1, if effect { &[0, 3] } else { &[2, 3] }, &[e(4)], 1),
             kernel(0, &[3, 4], &[e(4)], 1),
         ];
         p.nests.push(nest("seven", &[false, true], &["m"], s("m"), &[]));
